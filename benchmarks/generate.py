@@ -33,9 +33,9 @@ from giornata.diffusion.families import SDXL
 from giornata.diffusion.files.formats import write_lora
 from giornata.diffusion.files.lora_facts import facts_of
 from giornata.diffusion.tiny.tiny_model import build_tiny_model
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.generation.picture import PictureParams
-from giornata.protocol.pipe import InputFile, Start
+from giornata.protocol.node.pipe import InputFile, Start
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.generate.workload import GenerateWorkload
 from giornata.workloads.interface import AgentRequest

@@ -42,7 +42,7 @@ from typing import Any
 from benchmarks.rig.device_rate import device_rate
 from benchmarks.rig.training_runs import Run, Work, cold, joint, one_batch, script, side_by_side, warm
 from benchmarks.rig.training_table import facts_of, flops_per_image, ratios, table
-from giornata.protocol.pipe import InputFile
+from giornata.protocol.node.pipe import InputFile
 
 PICTURES = 6
 Way = Callable[[Work, Path], Run]

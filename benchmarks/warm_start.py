@@ -25,7 +25,7 @@ from pathlib import Path
 from giornata.agent.attempt.events import EngineEnded, EngineMessage, Event
 from giornata.agent.engines.engine_process import EngineProcess
 from giornata.agent.engines.engines import engine_environment
-from giornata.protocol.pipe import Done, Failed, InputFile, Progress, Start
+from giornata.protocol.node.pipe import Done, Failed, InputFile, Progress, Start
 
 SUBJECTS = ("teal-heart", "two-tone-house")
 PICTURES = 4

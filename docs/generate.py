@@ -16,8 +16,8 @@ from giornata.cli.main import app
 from giornata.cli.settings import Settings
 from giornata.cli.settings.fleet_settings import TABLES
 from giornata.cli.settings.settings import OLD_NAMES
-from giornata.domain.job import mermaid
-from giornata.domain.reasons import AMBIGUOUS_WHEN_SHARED, BAN, BLAME, RETRY, STRIKE, Reason
+from giornata.domain.jobs.job import mermaid
+from giornata.domain.jobs.reasons import AMBIGUOUS_WHEN_SHARED, BAN, BLAME, RETRY, STRIKE, Reason
 from giornata.fleets.opening import DRIVERS
 from giornata.protocol.events import MEANING, OPERATOR_MEANING
 from giornata.protocol.generation.annotators import ANNOTATORS

@@ -23,7 +23,7 @@ from giornata.diffusion.families import SDXL
 from giornata.domain.errors import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.base_model import BaseQuantization
-from giornata.workloads.train.memory_budget import MemoryBudget, MemoryPlan, fitted, sizes_of
+from giornata.workloads.train.device.memory_budget import MemoryBudget, MemoryPlan, fitted, sizes_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "gpus.md"
 GPUS_GB = (8, 12, 16, 24, 80)

@@ -12,7 +12,7 @@ import diffusers
 from benchmarks.gpu.settings import Settings
 from benchmarks.rig.full_model import build
 from benchmarks.rig.training_runs import Work, script
-from giornata.protocol.pipe import InputFile
+from giornata.protocol.node.pipe import InputFile
 
 NAME = "train_dreambooth_lora_sdxl.py"
 PLACE = "https://raw.githubusercontent.com/huggingface/diffusers/v{version}/examples/dreambooth/" + NAME

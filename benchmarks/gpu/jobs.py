@@ -15,10 +15,10 @@ from PIL import Image
 from benchmarks.gpu.base import Built, layout_of
 from benchmarks.gpu.settings import Settings
 from benchmarks.rig.figures import spread
-from giornata.protocol.pipe import InputFile, Start
+from giornata.protocol.node.pipe import InputFile, Start
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import AgentRequest, Outcome
-from giornata.workloads.train.memory_budget import MemoryPlan, sizes_of
+from giornata.workloads.train.device.memory_budget import MemoryPlan, sizes_of
 from giornata.workloads.train.workload import TrainWorkload
 
 NAME = "random-sdxl"

@@ -13,13 +13,13 @@ from benchmarks.rig.server import SECRETS_KEY, Server
 from benchmarks.rig.wire import Wire
 from giornata.cli.operate.composition import open_control_plane
 from giornata.cli.settings import Settings
-from giornata.control.attempts.claim import claim_once
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.claiming.claim import claim_once
+from giornata.control.attempts.ending.complete import complete
 from giornata.control.caller import Caller
-from giornata.control.jobs.submit import submit
-from giornata.protocol.admin import ROOT_PROJECT, Scope
+from giornata.control.jobs.submission.submit import submit
 from giornata.protocol.jobs import SubmitJob
-from giornata.protocol.work import Claim, CompleteAttempt
+from giornata.protocol.node.work import Claim, CompleteAttempt
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 
 Life = dict[str, float]
 PEERS = ("procrastinate", "pgqueuer")

@@ -25,7 +25,7 @@ from giornata.diffusion.files.export import read_adapter
 from giornata.diffusion.files.formats import EMBEDDINGS_FILE_NAME, FILE_NAMES
 from giornata.diffusion.shapes.pictures import TRAINED, caption_of, captioned
 from giornata.diffusion.tiny.drawings import SUBJECTS, background, draw_picture
-from giornata.protocol.pipe import InputFile, Start
+from giornata.protocol.node.pipe import InputFile, Start
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.adapter import AdapterType
 from giornata.workloads.interface import AgentRequest, Outcome

@@ -17,7 +17,7 @@ from typing import Any
 from giornata.agent.attempt.events import EngineEnded, EngineMessage, Event
 from giornata.agent.engines.engine_process import EngineProcess
 from giornata.agent.engines.engines import engine_environment
-from giornata.protocol.pipe import Done, Failed, InputFile, Progress, Start
+from giornata.protocol.node.pipe import Done, Failed, InputFile, Progress, Start
 
 PATIENCE_S = 3600.0
 WARM_UP_STEPS = 5

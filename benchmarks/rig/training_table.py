@@ -26,7 +26,7 @@ def flops_per_image(work: Work) -> int:
 
     from giornata.diffusion.base.unet_layers import layers_of, training_flops
     from giornata.protocol.specs import TrainSpec
-    from giornata.workloads.train.memory_budget import adapter_shapes
+    from giornata.workloads.train.device.memory_budget import adapter_shapes
 
     spec = TrainSpec.model_validate(spec_of(work, seed=0))
     with torch.device("meta"):

@@ -17,7 +17,7 @@ from benchmarks.simulate.comparison import comparable, gain_rows, gains_of, play
 from benchmarks.simulate.plots import draw_all
 from benchmarks.simulate.regret import regret_words
 from giornata.cli.tools.simulate_page import save_run, write_pictures
-from giornata.simulate.drawn_run import DrawnRun, drawn
+from giornata.simulate.results.drawn_run import DrawnRun, drawn
 from giornata.simulate.scenarios import SCENARIOS, sized
 
 COLUMNS = (

@@ -8,7 +8,7 @@ FAILURES_PER_WORKER, the latter as its successor's example has it.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.simulate.agenda import Agenda
 from giornata.simulate.draws import rng
 from giornata.simulate.installation import Counts

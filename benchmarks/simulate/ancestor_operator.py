@@ -6,7 +6,7 @@ from collections.abc import Callable
 from benchmarks.simulate.ancestor import FAILURES_PER_WORKER, AncestorPlane
 from giornata.domain.errors import FleetUnavailable, InstanceGone
 from giornata.simulate.agenda import Agenda
-from giornata.simulate.provider import ModelledFleet
+from giornata.simulate.rented.provider import ModelledFleet
 
 CRON_S = 300.0
 SCALE_TO_ZERO_S = 600.0  # assumed: never published

@@ -4,7 +4,7 @@ Calibrated, by a random search over runs of `ancestor-1000` under the ancestor's
 step, the distribution of machines' speeds (fastest, spread, share of those that throttle), one very slow machine,
 and the rate of interruptions. Taken as published: price, jobs, steps, nodes, the start-up curve, the pace of
 heartbeats and checkpoints. Assumed: 60 s to load the model for each job, uplinks around 20 Mbit/s, and the noise and
-the heat of `giornata.simulate.machines`, with which the search was run.
+the heat of `giornata.simulate.rented.machines`, with which the search was run.
 """
 
 from collections.abc import Mapping

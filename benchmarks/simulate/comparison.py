@@ -9,14 +9,14 @@ from typing import Any, Literal, cast
 from benchmarks.simulate.ancestor import AncestorPlane
 from benchmarks.simulate.ancestor_operator import Autoscaler, Operator
 from benchmarks.simulate.regret import regret_of
-from giornata.simulate import report
 from giornata.simulate import run as simulator
 from giornata.simulate.crowd import RequestBatches
 from giornata.simulate.node import ModelledNode
 from giornata.simulate.plane import SimulatedControlPlane
+from giornata.simulate.rented.trainer import ANCESTOR_TRAINER
+from giornata.simulate.results import report
+from giornata.simulate.results.story import JobTrace
 from giornata.simulate.scenario import Scenario
-from giornata.simulate.story import JobTrace
-from giornata.simulate.trainer import ANCESTOR_TRAINER
 from giornata.simulate.world import Simulation
 
 PolicyName = Literal["giornata", "ancestor"]

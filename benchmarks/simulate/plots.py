@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from benchmarks.simulate.comparison import PolicyRun
-from giornata.domain.money import MICRO_USD
-from giornata.simulate.story import BeatSeen
+from giornata.domain.billing.money import MICRO_USD
+from giornata.simulate.results.story import BeatSeen
 
 SIZE = (9.0, 4.5)
 DPI = 144

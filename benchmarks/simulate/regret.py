@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from giornata.domain.money import MICRO_USD
+from giornata.domain.billing.money import MICRO_USD
 from giornata.simulate.draws import by_curve
-from giornata.simulate.provider import SimulatedOffer
+from giornata.simulate.rented.provider import SimulatedOffer
 from giornata.simulate.run import SimulationResult
 from giornata.simulate.scenario import Scenario
 

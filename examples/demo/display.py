@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from examples.demo.snapshot import Snapshot, changes, last_step, running_attempt
-from giornata.domain.job import JobState
-from giornata.protocol.admin import NodeState
+from giornata.domain.jobs.job import JobState
 from giornata.protocol.jobs import Job
+from giornata.protocol.project.admin import NodeState
 
 BAR_CELLS = 26
 REFRESHES_PER_S = 8

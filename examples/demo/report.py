@@ -7,8 +7,8 @@ from typing import Any
 
 from examples.demo.settings import KILLS, PRICE_USD_PER_HOUR
 from examples.demo.snapshot import Interruption
-from giornata.domain.job import JobState
-from giornata.domain.money import format_rate_usd, format_usd
+from giornata.domain.billing.money import format_rate_usd, format_usd
+from giornata.domain.jobs.job import JobState
 from giornata.protocol.jobs import Job
 
 MIN_SUBJECT, MIN_OLD = 0.4, 0.8

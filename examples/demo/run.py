@@ -25,7 +25,7 @@ from examples.demo.settings import (
 )
 from examples.demo.snapshot import KillTarget, Snapshot, find_target, interruptions, last_step, present_nodes
 from giornata.domain.errors import GiornataError
-from giornata.domain.job import TERMINAL, JobState
+from giornata.domain.jobs.job import TERMINAL, JobState
 from giornata.protocol.jobs import Job
 from giornata.protocol.training.file_names import lora_file
 

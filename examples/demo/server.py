@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from examples.demo.settings import LEASE_S, NODES, PRICE_USD_PER_HOUR, DemoSettings
 from giornata.client import Backoff, Client
 from giornata.domain.errors import GiornataError, Unavailable
-from giornata.protocol.admin import Node
+from giornata.protocol.project.admin import Node
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 45.0

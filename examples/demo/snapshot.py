@@ -3,11 +3,11 @@
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from giornata.domain.job import JobState
-from giornata.domain.reasons import INTERRUPTION, Reason
-from giornata.protocol.admin import Node, NodeState
+from giornata.domain.jobs.job import JobState
+from giornata.domain.jobs.reasons import INTERRUPTION, Reason
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Attempt, Event, Job
+from giornata.protocol.project.admin import Node, NodeState
 
 EARLIEST_KILL, MIDDLE, LATEST_KILL = 0.25, 0.5, 0.75
 """Fractions of a job's steps. A job is hit between the first and the last of them."""

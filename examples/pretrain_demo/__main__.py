@@ -23,7 +23,7 @@ import typer
 from examples.pretrain_demo.example_data import WrittenRows, write_example
 from examples.pretrain_demo.kills import Kill, killing
 from giornata.cli.options import JsonFlag
-from giornata.cli.pretrain_process import run_program
+from giornata.cli.pretraining.pretrain_process import run_program
 from giornata.cli.ui.output import Output, reporting
 from giornata.cli.ui.text import duration
 from giornata.domain.errors import Fault, InvalidInput

@@ -14,10 +14,10 @@ from tests.fixtures.picture_rig import PictureRig
 from tests.fixtures.store_rig import StoreRig
 
 from giornata.control.caller import Caller
-from giornata.control.jobs.read_jobs import get_job, list_jobs
+from giornata.control.jobs.reading.read_jobs import get_job, list_jobs
 from giornata.control.pictures.settle_order import settle_orders
 from giornata.control.ports.blobs import SignedRequest
-from giornata.protocol.admin import Scope
+from giornata.protocol.project.admin import Scope
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = getattr(sync_api, "expect", None)

@@ -7,7 +7,7 @@ import pytest
 from tests.fixtures.browsing import AXE, SCREENSHOTS
 
 from giornata.cli.tools.simulate_page import write_pictures
-from giornata.simulate.drawn_run import DrawnRun, RunMark
+from giornata.simulate.results.drawn_run import DrawnRun, RunMark
 
 TOLD = {
     **{"scenario": "outage", "seed": 3, "nodes": 8, "jobs": 40, "succeeded": 40, "by_hand": 0, "usd_per_job": 0.26},

@@ -8,10 +8,10 @@ from tests.fixtures.browsing import Window
 from tests.fixtures.dashboard import OTHER, PROJECT, STEPS, Furnished, pages_of
 from tests.fixtures.people import PASSWORD
 
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.ending.complete import complete
 from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.attempts.report import add_log_lines, put_metrics
-from giornata.protocol.work import CompleteAttempt, Heartbeat, LogLines, MetricBatch, StepMetrics
+from giornata.protocol.node.work import CompleteAttempt, Heartbeat, LogLines, MetricBatch, StepMetrics
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = getattr(sync_api, "expect", None)

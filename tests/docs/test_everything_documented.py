@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from giornata.domain.admission import Answer
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.admission import Answer
+from giornata.domain.jobs.reasons import Reason
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

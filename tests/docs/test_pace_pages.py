@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from giornata.domain.estimates import COLLECTED, PUBLISHED_PACES
+from giornata.domain.jobs.estimates import COLLECTED, PUBLISHED_PACES
 
 GUIDE = (Path(__file__).parents[2] / "docs/how-to/money.md").read_text()
 

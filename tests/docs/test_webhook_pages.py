@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 from giornata.control.notifications.sealed_target import new_secret
-from giornata.domain.notifications import RETRY_DELAYS_S
+from giornata.domain.accounts.notifications import RETRY_DELAYS_S
 from giornata.protocol.events import MEANING, OPERATOR_MEANING, EventType, OperatorEvent
-from giornata.protocol.webhook_endpoints import EVENT_GROUPS, EVENT_NAMES, WebhookFormat
-from giornata.protocol.webhooks import signed_headers
+from giornata.protocol.project.webhook_endpoints import EVENT_GROUPS, EVENT_NAMES, WebhookFormat
+from giornata.protocol.project.webhooks import signed_headers
 
 DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = (DOCS / "reference" / "webhooks.md").read_text()

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from giornata.cli.tools.simulate_words import broken_words
-from giornata.simulate.report import summary
+from giornata.simulate.results.report import summary
 from giornata.simulate.run import played
 from giornata.simulate.scenarios import SCENARIOS, sized
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from giornata.domain.model_routing import RoutingPolicy
+from giornata.domain.generation.model_routing import RoutingPolicy
 from giornata.simulate.affinity.bounds import fewest_loads, random_loads, shortest_drain_s
 from giornata.simulate.affinity.cases import AffinityCase, CaseResult, loads_per_request, play_case
 from giornata.simulate.affinity.routed_fleet import RoutedFleet

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.simulate.comparison import played, summary
 
 from giornata.cli.tools.simulate_page import read_run, save_run
-from giornata.simulate.drawn_run import MOST_POINTS, drawn, thinned
+from giornata.simulate.results.drawn_run import MOST_POINTS, drawn, thinned
 from giornata.simulate.scenarios import SCENARIOS, sized
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from giornata.domain.stragglers import Member, StragglerPolicy, is_slow
-from giornata.simulate.course import hour_factor
+from giornata.domain.machines.stragglers import Member, StragglerPolicy, is_slow
 from giornata.simulate.draws import rng
-from giornata.simulate.machines import MachinePool, SimulatedMachine
+from giornata.simulate.rented.course import hour_factor
+from giornata.simulate.rented.machines import MachinePool, SimulatedMachine
 from giornata.simulate.scenarios import CALIBRATED_PARK
 
 FLEETS = 300

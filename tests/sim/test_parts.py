@@ -9,19 +9,19 @@ import pytest
 from benchmarks.simulate.regret import bound_of
 
 from giornata.domain.errors import FleetUnavailable, InstanceGone
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.simulate.agenda import Agenda
-from giornata.simulate.course import HOUR_MS, StepTimeline, hour_factor
 from giornata.simulate.draws import by_curve, exponential_s, rng
-from giornata.simulate.machines import HOUR_NOISE, STEP_NOISE, MachinePool, SimulatedMachine
 from giornata.simulate.node import ModelledNode
 from giornata.simulate.plane import Grant
-from giornata.simulate.provider import Container, ModelledFleet, SimulatedNode, SimulatedOffer
+from giornata.simulate.rented.course import HOUR_MS, StepTimeline, hour_factor
+from giornata.simulate.rented.machines import HOUR_NOISE, STEP_NOISE, MachinePool, SimulatedMachine
+from giornata.simulate.rented.provider import Container, ModelledFleet, SimulatedNode, SimulatedOffer
+from giornata.simulate.rented.trainer import ANCESTOR_TRAINER
+from giornata.simulate.results.story import JobTrace
+from giornata.simulate.results.tally import IDLE, TRAIN, BilledTime, InstanceTimer
 from giornata.simulate.scenario import PlannedFault
 from giornata.simulate.scenarios import SCENARIOS
-from giornata.simulate.story import JobTrace
-from giornata.simulate.tally import IDLE, TRAIN, BilledTime, InstanceTimer
-from giornata.simulate.trainer import ANCESTOR_TRAINER
 from giornata.simulate.troubles import plan
 from giornata.simulate.work import SimulatedAttempt
 from giornata.simulate.world import Simulation

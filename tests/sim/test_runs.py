@@ -17,7 +17,7 @@ from tests.sim import night
 
 from giornata.cli.tools.simulate import conclude, naming
 from giornata.cli.ui.output import Output
-from giornata.simulate.report import summary
+from giornata.simulate.results.report import summary
 from giornata.simulate.run import played
 from giornata.simulate.scenarios import SCENARIOS, sized
 

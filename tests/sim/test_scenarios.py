@@ -10,10 +10,10 @@ from benchmarks.simulate.regret import bound_of, regret_of
 from giornata.control.projects.read_costs import read_costs
 from giornata.control.timestamps import instant
 from giornata.simulate.installation import ADMIN
-from giornata.simulate.invariants import findings
-from giornata.simulate.machines import MachinePool
-from giornata.simulate.provider import SimulatedOffer
-from giornata.simulate.report import summary
+from giornata.simulate.rented.machines import MachinePool
+from giornata.simulate.rented.provider import SimulatedOffer
+from giornata.simulate.results.invariants import findings
+from giornata.simulate.results.report import summary
 from giornata.simulate.run import played
 from giornata.simulate.scenarios import SCENARIOS, sized
 from giornata.store.schema import billed_intervals

@@ -2,7 +2,7 @@
 
 import pytest
 
-from giornata.simulate.invariants import unknowable_ms
+from giornata.simulate.results.invariants import unknowable_ms
 
 BLIND = ((1_000, 2_000), (5_000, 9_000))
 

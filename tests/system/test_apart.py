@@ -12,8 +12,8 @@ from tests.fixtures.seaweed import seaweed  # noqa: F401
 from tests.system.conftest import COUNT_ENGINE, SECRETS_KEY, until
 
 from giornata.client import Client
-from giornata.domain.job import JobState
-from giornata.protocol.admin import Scope
+from giornata.domain.jobs.job import JobState
+from giornata.protocol.project.admin import Scope
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from tests.fixtures.postgres import new_postgres, postgres_server, postgres_temp
 from tests.system.conftest import PATIENCE_S, until
 from tests.system.test_up import QUICK, counted, in_the_middle
 
-from giornata.domain.job import JobState
+from giornata.domain.jobs.job import JobState
 
 STEPS = 300
 

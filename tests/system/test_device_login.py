@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 from tests.system.conftest import Up, until
 
-from giornata.protocol.people import CreateInvitation, CreateUser, Role
+from giornata.protocol.account.people import CreateInvitation, CreateUser, Role
 
 PASSWORD = "a long sentence of hers"
 EVE = "eve@example.com"

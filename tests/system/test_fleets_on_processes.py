@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.system.conftest import PATIENCE_S, until
 
-from giornata.domain.job import JobState
+from giornata.domain.jobs.job import JobState
 
 GATE_ENGINE = Path(__file__).parent / "scripts" / "gate_engine.py"
 SLOT_ENGINE = Path(__file__).parent / "scripts" / "slot_engine.py"

@@ -4,7 +4,7 @@ import json
 
 from tests.system.conftest import until
 
-from giornata.domain.job import JobState
+from giornata.domain.jobs.job import JobState
 
 
 def test_every_line_of_the_server_and_of_its_nodes_is_an_object(start_up):

@@ -8,7 +8,7 @@ import pytest
 from tests.system.conftest import PATIENCE_S
 from tests.system.test_up import QUICK, counted, in_the_middle
 
-from giornata.domain.job import JobState
+from giornata.domain.jobs.job import JobState
 
 STEPS = 120
 

@@ -20,7 +20,7 @@ from tests.system.faults.setup import PATIENT
 
 from giornata.diffusion.families import SD15
 from giornata.diffusion.tiny.tiny_model import build_tiny_model, tiny_sd15_pipeline
-from giornata.domain.model_kinds import ModelFamily, ModelKind
+from giornata.domain.generation.model_kinds import ModelFamily, ModelKind
 from giornata.protocol.models import AddModel
 
 SPEC = {"prompts": ["a red circle"], "num_inference_steps": 3, "seed": 7, "width": 64, "height": 64}

@@ -8,7 +8,7 @@ import pytest
 from tests.fixtures.second_user import needs_root, open_place, open_to_others, seen_by_nobody
 from tests.system.conftest import until
 
-from giornata.domain.job import JobState
+from giornata.domain.jobs.job import JobState
 
 # The engine of kind train loads torch, which none of these tests needs.
 QUICK = ("--kind", "x-count")

@@ -9,10 +9,10 @@ import stat
 import pytest
 from tests.system.conftest import until
 
-from giornata.domain.job import JobState
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import NodeState
+from giornata.domain.jobs.job import JobState
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.events import EventType
+from giornata.protocol.project.admin import NodeState
 
 FOREVER = {"steps": 1_000_000, "every": 1_000_000, "step_s": 0.01}
 # The engine of kind train loads torch, which none of these tests needs.

@@ -25,8 +25,8 @@ from tests.system.faults.setup import PATIENT
 from giornata.client import Client
 from giornata.client.node import NodeClient
 from giornata.client.trust import trusted
-from giornata.protocol.admin import Scope
-from giornata.protocol.work import Claim, CompleteAttempt, Heartbeat, NodeInfo
+from giornata.protocol.node.work import Claim, CompleteAttempt, Heartbeat, NodeInfo
+from giornata.protocol.project.admin import Scope
 
 
 @pytest.fixture(scope="module")

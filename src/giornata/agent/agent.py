@@ -40,10 +40,10 @@ from giornata.agent.work_dir import CACHE_DIRECTORY, MODEL_DIRECTORY, JobDir, Wo
 from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.domain.telemetry import log_about
-from giornata.protocol.pictures import PictureLease
-from giornata.protocol.work import AnyLease
+from giornata.protocol.node.pictures import PictureLease
+from giornata.protocol.node.work import AnyLease
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic, delays_s
 from giornata.domain.errors import GiornataError
 from giornata.protocol.generation.specs import GENERATE_KIND
-from giornata.protocol.pipe import Seats
-from giornata.protocol.work import Claim, ClaimReply, NodeInfo
+from giornata.protocol.node.pipe import Seats
+from giornata.protocol.node.work import Claim, ClaimReply, NodeInfo
 
 log = logging.getLogger(__name__)
 

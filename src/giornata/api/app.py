@@ -11,52 +11,43 @@ from starlette.middleware.cors import CORSMiddleware
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from giornata import __version__
-from giornata.api import (
-    admin,
-    audit_log,
-    device,
+from giornata.api.health import Check, health_routes
+from giornata.api.job_routes import (
     end_of_life,
-    fleets,
     gallery,
     generations,
     histories,
     jobs,
     models,
-    node,
-    oidc,
     openai_images,
     order_pictures,
-    people,
-    project_transfer,
-    quotas,
-    sessions,
-    sign_in_pages,
     sweeps,
     uploads,
-    webhooks,
 )
-from giornata.api.batching import RequestBatcher
-from giornata.api.blobs import blob_routes, serves_blobs
-from giornata.api.body_limits import DATASETS_PATH, ORDER_PATHS, BodyLimits, Head
-from giornata.api.connection import BodyPace
-from giornata.api.fast_routes import FastNodeRoutes
-from giornata.api.followed_jobs import FollowedJobs
-from giornata.api.health import Check, health_routes
-from giornata.api.known_query import KnownQuery, only_known_query
-from giornata.api.lists import Lists
 from giornata.api.metrics import Metrics, MetricsMiddleware
-from giornata.api.openapi import install_openapi, operation_id
-from giornata.api.problems import install_handlers
-from giornata.api.request_limits import NAMES
+from giornata.api.node_routes import fleets, node
+from giornata.api.node_routes.batching import RequestBatcher
+from giornata.api.node_routes.blobs import blob_routes, serves_blobs
+from giornata.api.node_routes.fast_routes import FastNodeRoutes
+from giornata.api.project_routes import admin, audit_log, people, project_transfer, quotas, webhooks
+from giornata.api.replies.followed_jobs import FollowedJobs
+from giornata.api.replies.openapi import install_openapi, operation_id
+from giornata.api.replies.problems import install_handlers
+from giornata.api.requests.body_limits import DATASETS_PATH, ORDER_PATHS, BodyLimits, Head
+from giornata.api.requests.connection import BodyPace
+from giornata.api.requests.known_query import KnownQuery, only_known_query
+from giornata.api.requests.lists import Lists
+from giornata.api.requests.request_limits import NAMES
 from giornata.api.settings import ApiSettings
+from giornata.api.sign_in_routes import device, oidc, sessions, sign_in_pages
 from giornata.api.wakeup import ConnectionQuota, Wakeup
 from giornata.control.access.install import read_signing_key
-from giornata.control.attempts.claim import claim_each
-from giornata.control.attempts.complete import complete_each
+from giornata.control.attempts.claiming.claim import claim_each
+from giornata.control.attempts.ending.complete import complete_each
 from giornata.control.attempts.heartbeat import heartbeat_each
 from giornata.control.attempts.record_pictures import record_each
 from giornata.control.context import Context
-from giornata.control.jobs.submit import JobRequest, submit_each
+from giornata.control.jobs.submission.submit import JobRequest, submit_each
 from giornata.control.loops import LoopStatus
 from giornata.control.monitoring import StorageCheck, read_gauges
 

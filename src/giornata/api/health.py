@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from giornata.api.metrics import Metrics
-from giornata.api.openapi import refusals
+from giornata.api.replies.openapi import refusals
 from giornata.control.loops import LoopStatus
 from giornata.domain.errors import GiornataError
 from giornata.protocol.model import Reply

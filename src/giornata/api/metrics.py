@@ -15,21 +15,21 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from giornata import __version__
-from giornata.api.problems import internal_problem, respond
-from giornata.api.request_limits import SCOPE_KEY
+from giornata.api.replies.problems import internal_problem, respond
+from giornata.api.requests.request_limits import SCOPE_KEY
 from giornata.api.timings import ClaimTimes, JobTimes, RequestTimes, kind_label
-from giornata.control.durations import Durations
-from giornata.control.ended_pictures import EndedPictures
 from giornata.control.loops import LoopStatus
-from giornata.control.ports.gauges import Gauges, OutboxGauges, PictureGauges
-from giornata.domain.audits import AuditState
-from giornata.domain.costs import PARTS
-from giornata.domain.health import MachineState
-from giornata.domain.job import JobState
-from giornata.domain.money import MICRO_USD
-from giornata.domain.picture import OPEN, PictureState
+from giornata.control.memory.durations import Durations
+from giornata.control.memory.ended_pictures import EndedPictures
+from giornata.control.ports.node_queries.gauges import Gauges, OutboxGauges, PictureGauges
+from giornata.domain.billing.costs import PARTS
+from giornata.domain.billing.money import MICRO_USD
+from giornata.domain.generation.picture import OPEN, PictureState
+from giornata.domain.jobs.audits import AuditState
+from giornata.domain.jobs.job import JobState
+from giornata.domain.machines.health import MachineState
 from giornata.domain.telemetry import request_id as log_request_id
-from giornata.protocol.admin import NodeState
+from giornata.protocol.project.admin import NodeState
 
 LoopsStatus = Callable[[], Sequence[LoopStatus]]
 OF_ATTEMPT, OF_JOB = "/v1/node/attempts/{attempt_id}", "/v1/jobs/{job_id}"

@@ -16,7 +16,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from giornata.api.connection import Timeouts, bounded
+from giornata.api.requests.connection import Timeouts, bounded
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
 
 log = logging.getLogger("giornata.api")

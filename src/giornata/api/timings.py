@@ -7,12 +7,12 @@ from math import inf
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from giornata.control.attempts.claim import Asked
-from giornata.control.durations import Durations
+from giornata.control.attempts.claiming.claim import Asked
+from giornata.control.memory.durations import Durations
 from giornata.domain.errors import Conflict, Forbidden
 from giornata.domain.telemetry import Histogram
+from giornata.protocol.node.work import ClaimReply
 from giornata.protocol.specs import OWN_KIND_PREFIX
-from giornata.protocol.work import ClaimReply
 
 REQUEST_BOUNDS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 CLAIM_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)

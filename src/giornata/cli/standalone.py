@@ -24,7 +24,7 @@ from giornata.agent.engines.engines import Engines, KernelDir
 from giornata.agent.main import install_signals, launch, monotonic_s
 from giornata.agent.settings import AttemptSettings, engine_command
 from giornata.agent.work_dir import KERNEL_DIRECTORY, WorkDir
-from giornata.cli.jobs.picture_folders import folder_notes
+from giornata.cli.jobs.inputs.picture_folders import folder_notes
 from giornata.cli.settings import Settings
 from giornata.cli.settings.private_files import NODE, keep_private, private_folder
 from giornata.cli.standalone_input import StandaloneInput, StandaloneOptions, check_input, request_of
@@ -33,7 +33,7 @@ from giornata.cli.ui.output import Output
 from giornata.cli.ui.text import duration, size
 from giornata.client.trust import trusted
 from giornata.domain.errors import Fault, InvalidInput, Unavailable, install_hint
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.standalone.platform import ATTEMPT, RunDeps, RunExitCode, StoragePlatform, exit_code_of
 from giornata.standalone.run_request import RunRequest
 from giornata.standalone.webhooks import WebhookConfig, WebhookSender

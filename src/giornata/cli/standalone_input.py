@@ -11,19 +11,19 @@ from urllib.parse import urlsplit
 import httpx
 
 from giornata.blobs import open_blobs
-from giornata.cli.jobs.base_models import TIMEOUT, Hub, model_faults
 from giornata.cli.jobs.download import folder_faults
-from giornata.cli.jobs.picture_folders import caption_ending_of, lengths_of, read_class_pictures, with_prior
-from giornata.cli.jobs.spec_options import with_model_option
+from giornata.cli.jobs.inputs.base_models import TIMEOUT, Hub, model_faults
+from giornata.cli.jobs.inputs.picture_folders import caption_ending_of, lengths_of, read_class_pictures, with_prior
+from giornata.cli.jobs.options.spec_options import with_model_option
 from giornata.cli.options import misplaced
 from giornata.cli.settings import Settings, s3_credentials_of, storage_url
 from giornata.cli.system import RandomNames, SystemClock
-from giornata.client.training_folder import TrainingFolder, read_training_folder, read_training_subsets
+from giornata.client.storage.training_folder import TrainingFolder, read_training_folder, read_training_subsets
 from giornata.client.trust import trusted
-from giornata.control.jobs.length_faults import prompts_of
+from giornata.control.jobs.submission.length_faults import prompts_of
 from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.pictures.subsets import Subset
-from giornata.protocol.webhooks import key_of
+from giornata.protocol.project.webhooks import key_of
 from giornata.standalone.run_request import RunRequest, make_request, spec_faults
 from giornata.standalone.storage import RunStorage
 

@@ -2,6 +2,6 @@
 
 from giornata.client.client import STANDS_STILL, Client
 from giornata.client.retry import Backoff
-from giornata.client.uploads import UploadedFile
+from giornata.client.storage.uploads import UploadedFile
 
 __all__ = ["STANDS_STILL", "Backoff", "Client", "UploadedFile"]

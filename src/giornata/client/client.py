@@ -9,26 +9,26 @@ from typing import Any, Self
 
 import httpx
 
-from giornata.client.audit_log_calls import AuditLogCalls
+from giornata.client.calls.audit_log_calls import AuditLogCalls
+from giornata.client.calls.end_of_life_calls import EndOfLifeCalls
+from giornata.client.calls.gallery_calls import GalleryCalls
+from giornata.client.calls.generation_calls import GenerationCalls
+from giornata.client.calls.model_calls import ModelCalls
+from giornata.client.calls.operator_calls import quoted
+from giornata.client.calls.people_calls import PeopleCalls
+from giornata.client.calls.project_calls import ProjectCalls
+from giornata.client.calls.project_transfer_calls import ProjectTransferCalls
+from giornata.client.calls.sweep_calls import SweepCalls
+from giornata.client.calls.webhook_calls import WebhookCalls
 from giornata.client.connection import LONG_TIMEOUT, Connection
-from giornata.client.downloads import download_artifacts, download_file
-from giornata.client.end_of_life_calls import EndOfLifeCalls
 from giornata.client.follow import follow
-from giornata.client.gallery_calls import GalleryCalls
-from giornata.client.generation_calls import GenerationCalls
-from giornata.client.model_calls import ModelCalls
-from giornata.client.operator_calls import quoted
-from giornata.client.people_calls import PeopleCalls
-from giornata.client.project_calls import ProjectCalls
-from giornata.client.project_transfer_calls import ProjectTransferCalls
 from giornata.client.retry import Backoff
-from giornata.client.sweep_calls import SweepCalls
-from giornata.client.training_folder import TrainingFolder, read_training_folder
+from giornata.client.storage.downloads import download_artifacts, download_file
+from giornata.client.storage.training_folder import TrainingFolder, read_training_folder
+from giornata.client.storage.uploads import Progress, UploadedFile, local_files, upload
 from giornata.client.trust import trusted
-from giornata.client.uploads import Progress, UploadedFile, local_files, upload
-from giornata.client.webhook_calls import WebhookCalls
 from giornata.domain.errors import NotFound, Unavailable
-from giornata.domain.job import TERMINAL, JobState
+from giornata.domain.jobs.job import TERMINAL, JobState
 from giornata.pictures.folder import CAPTION_ENDING
 from giornata.protocol.jobs import (
     Artifact,

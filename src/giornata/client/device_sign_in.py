@@ -20,8 +20,7 @@ from giornata.domain.errors import (
     Unavailable,
     Unreachable,
 )
-from giornata.protocol.model import Reply
-from giornata.protocol.sign_in import (
+from giornata.protocol.account.sign_in import (
     DEVICE_GRANT,
     AuthorizeDevice,
     DeviceAuthorization,
@@ -29,6 +28,7 @@ from giornata.protocol.sign_in import (
     DeviceToken,
     OAuthErrorReply,
 )
+from giornata.protocol.model import Reply
 
 TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 SLOWER_BY_S = 5.0  # RFC 8628, section 3.5

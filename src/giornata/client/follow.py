@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from giornata.client.connection import Connection
 from giornata.domain.errors import GiornataError, Unavailable
 from giornata.protocol.jobs import Event, LogLine
-from giornata.protocol.order_pictures import OrderPicture
+from giornata.protocol.orders.order_pictures import OrderPicture
 
 I = TypeVar("I", Event, LogLine, OrderPicture)  # noqa: E741
 

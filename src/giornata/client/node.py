@@ -21,10 +21,9 @@ from giornata.domain.errors import ProtocolMismatch, Unavailable
 from giornata.domain.protocol_versions import SpokenVersions, versions_of
 from giornata.protocol import PROTOCOL_HEADER, SPOKEN
 from giornata.protocol.model import Message, Reply
-from giornata.protocol.node_checks import ChecksNoted, NodeChecks, NodePolicy
-from giornata.protocol.pictures import PictureResults, PictureResultsReply, PictureUploads, PictureUploadUrls
-from giornata.protocol.uploads import RenewParts, UploadReply, UploadRequest, UploadTicket
-from giornata.protocol.work import (
+from giornata.protocol.node.node_checks import ChecksNoted, NodeChecks, NodePolicy
+from giornata.protocol.node.pictures import PictureResults, PictureResultsReply, PictureUploads, PictureUploadUrls
+from giornata.protocol.node.work import (
     AnyLease,
     AttemptEnded,
     CacheReply,
@@ -43,6 +42,7 @@ from giornata.protocol.work import (
     NoticeReport,
     ReleaseAttempt,
 )
+from giornata.protocol.uploads import RenewParts, UploadReply, UploadRequest, UploadTicket
 
 R = TypeVar("R", bound=Reply)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from giornata.control.ports.identities import WorkloadIdentity
-from giornata.protocol.admin import ROOT_PROJECT, Scope
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

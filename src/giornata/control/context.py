@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from giornata.control.durations import Durations
-from giornata.control.ended_pictures import EndedPictures
+from giornata.control.memory.durations import Durations
+from giornata.control.memory.ended_pictures import EndedPictures
+from giornata.control.memory.process_cache import ProcessCache
+from giornata.control.memory.request_rates import RequestRates
 from giornata.control.policy import Policy
 from giornata.control.ports.blobs import Blobs
 from giornata.control.ports.clock import Clock, Names
@@ -17,10 +19,8 @@ from giornata.control.ports.passwords import NoPasswords, Passwords
 from giornata.control.ports.pictures import Pictures
 from giornata.control.ports.sealing import NoSealer, Sealer
 from giornata.control.ports.store import Store
-from giornata.control.process_cache import ProcessCache
-from giornata.control.request_rates import RequestRates
-from giornata.domain.fleet_plan import ScalingPolicy
-from giornata.domain.node_checks import NodeThresholds
+from giornata.domain.fleets.fleet_plan import ScalingPolicy
+from giornata.domain.machines.node_checks import NodeThresholds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

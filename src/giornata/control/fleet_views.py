@@ -6,17 +6,25 @@ from dataclasses import dataclass, replace
 
 from giornata.control.context import Context, GovernedFleet
 from giornata.control.ports.fleet import Instance, InstanceState
-from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
+from giornata.control.ports.node_queries.fleet_store import FleetNode, FleetRow, InstanceRow
+from giornata.control.ports.node_queries.work_rows import QueuedDemand
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_rows import QueuedDemand
-from giornata.domain.capacity import Demand, InstanceView, Offer, Use, with_deadlines, with_joinable, within_rooms
-from giornata.domain.fleet_plan import FleetView, ScalingLimits, ScalingPolicy, limited
-from giornata.domain.fleet_share import Bidder, share_demand
-from giornata.domain.money import MS_PER_HOUR
-from giornata.domain.picture import ORDER_KINDS
-from giornata.domain.replacement import may_reallocate
-from giornata.domain.starts import FAILED_STARTS, NodeStart
-from giornata.protocol.admin import ROOT_PROJECT
+from giornata.domain.billing.money import MS_PER_HOUR
+from giornata.domain.fleets.capacity import (
+    Demand,
+    InstanceView,
+    Offer,
+    Use,
+    with_deadlines,
+    with_joinable,
+    within_rooms,
+)
+from giornata.domain.fleets.fleet_plan import FleetView, ScalingLimits, ScalingPolicy, limited
+from giornata.domain.fleets.fleet_share import Bidder, share_demand
+from giornata.domain.fleets.replacement import may_reallocate
+from giornata.domain.fleets.starts import FAILED_STARTS, NodeStart
+from giornata.domain.generation.picture import ORDER_KINDS
+from giornata.protocol.project.admin import ROOT_PROJECT
 
 # Nodes that have been silent for longer say nothing about since when an instance is without one.
 REMEMBERED_MS = 3_600_000

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from giornata.control.attempts.lapse import lapse_leases
-from giornata.control.attempts.lift_bans import lift_bans
-from giornata.control.attempts.settle_audits import settle_audits
+from giornata.control.attempts.auditing.settle_audits import settle_audits
+from giornata.control.attempts.ending.lapse import lapse_leases
+from giornata.control.attempts.ending.lift_bans import lift_bans
 from giornata.control.audit_log.chain import LOOP_NAME, chain_rows
 from giornata.control.context import Context
 from giornata.control.end_of_life.apply_retention import apply_retention

@@ -8,11 +8,11 @@ from giornata.control.access.permissions import require_root_admin
 from giornata.control.budgets.budgets import BEGINNING_MS, SETTLES_MS, project_spent
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.ports.gauges import EndedTotals, Gauges
+from giornata.control.memory.process_cache import EndedAttempts
+from giornata.control.ports.node_queries.gauges import EndedTotals, Gauges
 from giornata.control.ports.store import Transaction
-from giornata.control.process_cache import EndedAttempts
 from giornata.control.projects.fleet_time import last_day
-from giornata.domain.budget import Budget
+from giornata.domain.billing.budget import Budget
 from giornata.domain.errors import GiornataError, Unavailable
 
 KEPT_MS = 10_000

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from giornata.control.ports.records import Rows
+from giornata.control.ports.user_queries.records import Rows
 from giornata.domain.errors import Fault, InvalidInput
 
 MOST_PER_PAGE = 1000

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 
-from giornata.domain.audits import AuditPolicy
-from giornata.domain.backoff import BackoffPolicy
-from giornata.domain.health import HealthPolicy
-from giornata.domain.model_routing import RoutingPolicy
-from giornata.domain.replacement import ReapPolicy
-from giornata.domain.stragglers import StragglerPolicy
+from giornata.domain.fleets.replacement import ReapPolicy
+from giornata.domain.generation.model_routing import RoutingPolicy
+from giornata.domain.jobs.audits import AuditPolicy
+from giornata.domain.jobs.backoff import BackoffPolicy
+from giornata.domain.machines.health import HealthPolicy
+from giornata.domain.machines.stragglers import StragglerPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

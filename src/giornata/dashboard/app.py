@@ -14,28 +14,12 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from giornata.control.access.sign_in_links import SignInLinks
-from giornata.dashboard import (
-    account_page,
-    audit_log_page,
-    compare_page,
-    component_pages,
-    fleet_pages,
-    gallery_page,
-    generate_page,
-    grid_pages,
-    home_pages,
-    job_page,
-    jobs_pages,
-    limit_pages,
-    money_pages,
-    project_pages,
-    reference_pages,
-    sign_in_pages,
-    train_page,
-    uploads_page,
-)
+from giornata.control.access.signing_in.sign_in_links import SignInLinks
+from giornata.dashboard import component_pages, fleet_pages, home_pages, reference_pages, sign_in_pages
+from giornata.dashboard.job_pages import compare_page, job_page, jobs_pages, train_page
+from giornata.dashboard.picture_pages import gallery_page, generate_page, grid_pages, uploads_page
 from giornata.dashboard.problem_pages import on_domain_error, on_http_error
+from giornata.dashboard.project_area import account_page, audit_log_page, limit_pages, money_pages, project_pages
 from giornata.dashboard.rendering import STATIC, static_url
 from giornata.dashboard.visit import ROOT
 from giornata.domain.errors import GiornataError

@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 from fastapi import Response
 from fastapi.responses import JSONResponse
 
-from giornata.control.jobs.job_life import AuditedStretch, JobLife, SilentTime
+from giornata.control.jobs.reading.job_life import AuditedStretch, JobLife, SilentTime
+from giornata.dashboard.job_pages.timeline import TimelineSpan, draw_timeline
 from giornata.dashboard.rendering import render
-from giornata.dashboard.timeline import TimelineSpan, draw_timeline
 from giornata.dashboard.visit import Visit, page
-from giornata.domain.audits import AuditState
-from giornata.domain.job import JobState
+from giornata.domain.jobs.audits import AuditState
+from giornata.domain.jobs.job import JobState
 
 MOST_STEPS = 200
 BEGAN = datetime(2026, 1, 5, 8, tzinfo=UTC)

@@ -16,8 +16,8 @@ from giornata.dashboard.price_line import PriceLine, draw_prices
 from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import Visit, action, page, see
 from giornata.domain.errors import Conflict, FleetRefused
-from giornata.domain.health import MachineState
-from giornata.protocol.fleets import Fleet, QuarantineMachine, ScaleFleet
+from giornata.domain.machines.health import MachineState
+from giornata.protocol.node.fleets import Fleet, QuarantineMachine, ScaleFleet
 
 PER_PAGE = 50
 

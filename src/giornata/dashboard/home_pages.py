@@ -6,17 +6,17 @@ from urllib.parse import quote
 from fastapi import Response
 
 from giornata.control.fleets.operator_actions import list_machines
-from giornata.control.jobs.read_jobs import list_jobs
+from giornata.control.jobs.reading.read_jobs import list_jobs
 from giornata.control.monitoring import read_budgets, read_installation, read_last_day
 from giornata.dashboard.fleet_pages import loops_of
 from giornata.dashboard.rendering import render
 from giornata.dashboard.time_bar import time_bars
 from giornata.dashboard.visit import Visit, page, project_url, see
-from giornata.domain.health import MachineState
-from giornata.domain.job import JobState
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import Scope
+from giornata.domain.jobs.job import JobState
+from giornata.domain.jobs.reasons import Reason
+from giornata.domain.machines.health import MachineState
 from giornata.protocol.jobs import JobPage
+from giornata.protocol.project.admin import Scope
 
 ACTIVE = (JobState.RUNNING, JobState.QUEUED, JobState.PAUSED)
 ENDED = tuple(state for state in JobState if state not in ACTIVE)

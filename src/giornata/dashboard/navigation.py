@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from giornata.dashboard.visit import Visit
-from giornata.protocol.admin import USER_VERBS, Scope
+from giornata.protocol.project.admin import USER_VERBS, Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from giornata.protocol.fleets import FleetPrice
+from giornata.protocol.node.fleets import FleetPrice
 
 WIDTH, TOP, HEIGHT = 1000.0, 8.0, 64.0
 

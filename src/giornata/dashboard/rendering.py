@@ -15,7 +15,7 @@ from giornata import __version__
 from giornata.dashboard import words
 from giornata.dashboard.navigation import entries
 from giornata.dashboard.visit import ROOT, Visit
-from giornata.protocol.admin import Scope
+from giornata.protocol.project.admin import Scope
 
 HERE = Path(__file__).parent
 TEMPLATES, STATIC = HERE / "templates", HERE / "static"

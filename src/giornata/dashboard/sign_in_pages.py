@@ -13,15 +13,15 @@ from fastapi.responses import RedirectResponse
 from pydantic import ValidationError
 from starlette.routing import Route
 
-from giornata.control.access import sessions, sign_in
 from giornata.control.access.invitations import accept_invitation, read_invitation
-from giornata.control.access.oidc_sign_in import PendingSignIn, begin_oidc, provider_name
-from giornata.control.access.sessions import OpenedSession
+from giornata.control.access.signing_in import sessions, sign_in
+from giornata.control.access.signing_in.oidc_sign_in import PendingSignIn, begin_oidc, provider_name
+from giornata.control.access.signing_in.sessions import OpenedSession
 from giornata.dashboard.rendering import render_bare
 from giornata.dashboard.visit import ROOT, SubmittedForm, Visit, action, project_url, read_form
 from giornata.domain.errors import GiornataError, InvalidInput, Unauthenticated
-from giornata.protocol.people import AcceptInvitation, SignIn
-from giornata.protocol.sign_in import BeginSignIn
+from giornata.protocol.account.people import AcceptInvitation, SignIn
+from giornata.protocol.account.sign_in import BeginSignIn
 from giornata.web.addresses import CALLBACK_PATH, page_url
 from giornata.web.error_status import status_of
 from giornata.web.session_cookies import clear_cookie, session_secret, set_cookie, set_provider_cookie

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from giornata.control.ports.money_store import FleetTime
+from giornata.control.ports.user_queries.money_store import FleetTime
 
 WIDTH = 1000.0
 USES = ("useful", "startup", "idle", "lost", "at_risk")

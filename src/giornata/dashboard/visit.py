@@ -14,12 +14,12 @@ from starlette.routing import Route
 
 from giornata.control.access.authenticate import signed_in
 from giornata.control.access.me import read_me
-from giornata.control.access.sessions import REFUSAL, csrf_token, require_csrf
+from giornata.control.access.signing_in.sessions import REFUSAL, csrf_token, require_csrf
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.domain.errors import Fault, InvalidInput, Unauthenticated
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.people import CSRF_HEADER, Me
+from giornata.protocol.account.people import CSRF_HEADER, Me
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 from giornata.web.session_cookies import session_secret
 
 ROOT = "/dashboard"

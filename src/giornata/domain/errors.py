@@ -27,7 +27,7 @@
         └── TooSlow             408 too-slow               the request did not arrive in time
 
 `WorkloadFailed` is apart from the tree: it ends an attempt inside the engine, and no HTTP request ever sees it.
-The HTTP status is written here for the reader; `giornata.api.problems` is the one place that maps it.
+The HTTP status is written here for the reader; `giornata.api.replies.problems` is the one place that maps it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,7 +35,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

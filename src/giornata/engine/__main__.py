@@ -13,7 +13,7 @@ from giornata.engine.engine import Engine
 from giornata.engine.kinds import KernelPlace, check_kinds, make_workloads
 from giornata.engine.process_setup import SELDOM, absent, die_with_parent, kept_for_good, take_stdout
 from giornata.protocol import VERSION
-from giornata.protocol.pipe import Hello
+from giornata.protocol.node.pipe import Hello
 
 EXIT_UNUSABLE = 64
 KERNEL_DIRECTORY = "TORCHINDUCTOR_CACHE_DIR"  # torch's own name

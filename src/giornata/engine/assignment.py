@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from giornata.domain.reasons import Reason
-from giornata.protocol.pipe import (
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.pipe import (
     ArtifactWritten,
     CacheGet,
     CachePut,

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 
 from giornata.engine.assignment import Assignment
-from giornata.protocol.pipe import Start
+from giornata.protocol.node.pipe import Start
 from giornata.workloads.interface import Outcome, Reporter
 
 End = Outcome | Exception

@@ -9,12 +9,12 @@ from typing import IO, cast
 from pydantic import ValidationError
 
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.engine.assignment import Assignment, MessageWriter
 from giornata.engine.batch_session import End, EngineBatchSession, Free, WaitingAttempts
 from giornata.engine.device import free_vram_bytes
 from giornata.engine.verdict import judge
-from giornata.protocol.pipe import (
+from giornata.protocol.node.pipe import (
     TO_ENGINE,
     Alive,
     CacheAnswer,

@@ -39,8 +39,8 @@ class EngineResources:
 
 
 def _train(resources: EngineResources) -> Workload:
-    from giornata.workloads.train.compiling import Compiler
-    from giornata.workloads.train.kernel_cache import KernelCache
+    from giornata.workloads.train.device.compiling import Compiler
+    from giornata.workloads.train.device.kernel_cache import KernelCache
     from giornata.workloads.train.workload import TrainWorkload
 
     kernels = resources.kernels

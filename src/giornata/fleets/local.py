@@ -20,8 +20,8 @@ from pathlib import Path
 from pydantic import Field
 
 from giornata.control.ports.fleet import Instance, InstanceState, Limits, Price
+from giornata.domain.billing.money import MICRO_USD
 from giornata.domain.errors import InstanceGone
-from giornata.domain.money import MICRO_USD
 from giornata.fleets.local_slot import EndingProcess, Slot
 from giornata.fleets.opening import OF_TABLE, FleetDependencies, FleetOptions
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from giornata.control.ports.fleet import Instance, Limits, Price
+from giornata.domain.billing.money import MICRO_USD
 from giornata.domain.errors import FleetRefused, InstanceGone
-from giornata.domain.money import MICRO_USD
 from giornata.fleets.opening import FleetDependencies, FleetOptions
 
 

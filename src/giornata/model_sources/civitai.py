@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from giornata.control.ports.model_registry import RemoteModel
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
-from giornata.domain.model_kinds import FAMILIES_HERE, ModelFamily
+from giornata.domain.generation.model_kinds import FAMILIES_HERE, ModelFamily
 from giornata.model_sources.web_file import WebReader
 from giornata.protocol.model_references import CivitaiVersion
 

@@ -15,7 +15,7 @@ from giornata.domain.errors import Fault, InvalidInput
 from giornata.outbound.mail import ADDRESS, MailSender
 from giornata.outbound.public_addresses import AddressRule
 from giornata.outbound.webhook_requests import WebhookRequests
-from giornata.protocol.webhook_endpoints import WebhookFormat
+from giornata.protocol.project.webhook_endpoints import WebhookFormat
 
 log = logging.getLogger("giornata.webhooks")
 

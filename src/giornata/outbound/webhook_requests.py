@@ -12,7 +12,7 @@ import httpx
 from giornata.control.ports.notifier import MessageRun, OutgoingMessage, SendFailure
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
 from giornata.outbound.public_addresses import AddressRule
-from giornata.protocol.webhooks import signed_headers
+from giornata.protocol.project.webhooks import signed_headers
 
 GONE = 410
 USER_AGENT = "giornata"

@@ -4,8 +4,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from giornata.domain.datasets import picture_notes
 from giornata.domain.errors import Fault
+from giornata.domain.files.datasets import picture_notes
 from giornata.pictures.folder import CAPTION_ENDING, PictureFile, read_folder
 from giornata.pictures.inspection import DEFAULT_LIMITS, PictureInspection, PictureLimits, inspect
 from giornata.pictures.masks import fold_masks

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from giornata.domain.datasets import some_names
 from giornata.domain.errors import Fault
+from giornata.domain.files.datasets import some_names
 from giornata.pictures.caption_text import printable, same_name
 from giornata.pictures.captions import Captions, no_such_picture, read_captions
 from giornata.pictures.kohya_folders import kohya_folders

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from giornata.domain.datasets import MAX_REPEATS
+from giornata.domain.files.datasets import MAX_REPEATS
 
 _NAME = re.compile(r"(\d{1,6})_(.*\S)\s*", re.DOTALL)
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from giornata.domain.datasets import some_names
 from giornata.domain.errors import Fault
+from giornata.domain.files.datasets import some_names
 from giornata.pictures.caption_text import printable
 from giornata.pictures.kohya_folders import KohyaFolder
 from giornata.pictures.metadata import METADATA_NAME

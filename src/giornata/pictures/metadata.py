@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from giornata.domain.datasets import LEAST_RESOLUTION, MAX_REPEATS, MOST_RESOLUTION
 from giornata.domain.errors import Fault
+from giornata.domain.files.datasets import LEAST_RESOLUTION, MAX_REPEATS, MOST_RESOLUTION
 from giornata.pictures.caption_text import CaptionText, checked_caption, printable, read_utf8
 
 METADATA_NAME = "metadata.jsonl"

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from giornata.domain.datasets import MAX_REPEATS
 from giornata.domain.errors import Fault
+from giornata.domain.files.datasets import MAX_REPEATS
 from giornata.pictures.check import CheckedFolder, check_folder
 from giornata.pictures.folder import PictureFile
 

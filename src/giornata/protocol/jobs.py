@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
-from giornata.domain.job import JobState
-from giornata.domain.reasons import Blame, Reason
+from giornata.domain.jobs.job import JobState
+from giornata.domain.jobs.reasons import Blame, Reason
 from giornata.protocol.events import EventType
 from giornata.protocol.model import Label, Message, Reply, Sha256
 from giornata.protocol.uploads import SignedUrl

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from giornata.domain.model_kinds import ModelFamily
+from giornata.domain.generation.model_kinds import ModelFamily
 from giornata.protocol.training.model_names import HubFile, hub_file, is_hub_id, is_single_file, is_url
 
 

@@ -5,10 +5,10 @@ from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from giornata.domain.model_kinds import ModelFamily, ModelKind
+from giornata.domain.generation.model_kinds import ModelFamily, ModelKind
 from giornata.protocol.model import Message, Reply, Sha256
 from giornata.protocol.model_references import ModelSource
-from giornata.protocol.secrets import SecretName
+from giornata.protocol.project.secrets import SecretName
 
 Reference = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=r"^[^\x00-\x1f\x7f]+$")]
 GivenName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ -]{0,126}[A-Za-z0-9._-]?$")]

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from giornata.domain.audits import AuditState
-from giornata.domain.job import JobState
+from giornata.domain.jobs.audits import AuditState
+from giornata.domain.jobs.job import JobState
 from giornata.protocol.model import Reply
 
 FORMAT = 1

@@ -10,12 +10,12 @@ from typing import Any, Self
 from pydantic import AliasChoices, Field, model_validator
 from pydantic.fields import FieldInfo
 
-from giornata.domain.caption_length import CHUNK
 from giornata.domain.errors import Fault
-from giornata.domain.picture import ORDER_KINDS
+from giornata.domain.files.caption_length import CHUNK
+from giornata.domain.generation.picture import ORDER_KINDS
+from giornata.protocol.generation.checks.named_models import uploaded_pictures
 from giornata.protocol.generation.expand import picture_count
 from giornata.protocol.generation.grid import GRID_KIND, GridSpec
-from giornata.protocol.generation.named_models import uploaded_pictures
 from giornata.protocol.generation.preprocess import PREPROCESS_KIND, PreprocessSpec
 from giornata.protocol.generation.specs import GENERATE_KIND, GenerateSpec
 from giornata.protocol.model import Message

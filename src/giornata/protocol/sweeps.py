@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import Field
 
 from giornata.domain.errors import Fault
-from giornata.domain.job import JobState
-from giornata.domain.sweep import MOST_SWEPT
+from giornata.domain.jobs.job import JobState
+from giornata.domain.jobs.sweep import MOST_SWEPT
 from giornata.protocol.jobs import Artifact, Job, MicroUsd, MinVram
 from giornata.protocol.model import Label, Message, Reply
 from giornata.protocol.specs import TrainSpec, canonical_names

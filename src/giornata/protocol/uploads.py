@@ -7,7 +7,7 @@ from datetime import datetime
 
 from pydantic import AliasChoices, Field
 
-from giornata.domain.datasets import LEAST_RESOLUTION, MAX_DATASET_ITEMS, MAX_REPEATS, MOST_RESOLUTION
+from giornata.domain.files.datasets import LEAST_RESOLUTION, MAX_DATASET_ITEMS, MAX_REPEATS, MOST_RESOLUTION
 from giornata.protocol.model import FileName, Message, ObjectSize, Reply, Sha256
 
 MAX_FILES_PER_REQUEST = 1000

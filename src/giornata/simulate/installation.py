@@ -14,15 +14,15 @@ import sqlalchemy as sa
 from giornata.control.access.install import install
 from giornata.control.caller import Caller
 from giornata.control.context import Context, GovernedFleet
-from giornata.control.jobs.submit import submit
+from giornata.control.jobs.submission.submit import submit
 from giornata.control.policy import Policy
 from giornata.control.ports.clock import Clock
 from giornata.control.ports.pictures import Inspection
-from giornata.control.ports.records import BlobRecord, DatasetRecord, ItemRecord
+from giornata.control.ports.user_queries.records import BlobRecord, DatasetRecord, ItemRecord
 from giornata.control.projects.projects import create_project
-from giornata.domain.job import TERMINAL
-from giornata.protocol.admin import ROOT_PROJECT, CreateProject, Scope
+from giornata.domain.jobs.job import TERMINAL
 from giornata.protocol.jobs import SubmitJob
+from giornata.protocol.project.admin import ROOT_PROJECT, CreateProject, Scope
 from giornata.protocol.specs import CANARY_KIND
 from giornata.simulate.blobs import ModelledBlobs
 from giornata.store.database.database import Database

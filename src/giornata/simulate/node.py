@@ -3,11 +3,11 @@
 import math
 from collections.abc import Callable
 
-from giornata.domain.attempt import checkpoint_interval_s
-from giornata.simulate.course import StepTimeline
+from giornata.domain.jobs.attempt import checkpoint_interval_s
 from giornata.simulate.plane import ClaimRequest, Grant, HeartbeatAnswer, Nothing, ServerAway, SimulatedProgress
-from giornata.simulate.provider import Container, SimulatedNode
-from giornata.simulate.tally import IDLE, TRAIN
+from giornata.simulate.rented.course import StepTimeline
+from giornata.simulate.rented.provider import Container, SimulatedNode
+from giornata.simulate.results.tally import IDLE, TRAIN
 from giornata.simulate.work import SimulatedAttempt
 from giornata.simulate.world import Simulation
 

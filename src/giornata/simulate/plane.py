@@ -4,18 +4,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from giornata.control.attempts.claim import Asked, claim_each
+from giornata.control.attempts.claiming.claim import Asked, claim_each
 from giornata.control.attempts.commit import commit_artifact, commit_checkpoint
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.reported_ends import fail, release
 from giornata.control.attempts.heartbeat import Beat, heartbeat_each
-from giornata.control.attempts.reported_ends import fail, release
 from giornata.control.context import Context
 from giornata.control.fleet_loops import fleet_loops
 from giornata.control.loops import DEFAULT_SCHEDULE, Loop, Loops
 from giornata.domain.errors import Conflict, Forbidden, LeaseLost
-from giornata.domain.reasons import Reason
-from giornata.protocol.specs import CANARY_KIND, model_key
-from giornata.protocol.work import (
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.work import (
     Claim,
     ClaimReply,
     CommitArtifact,
@@ -28,6 +27,7 @@ from giornata.protocol.work import (
     Order,
     ReleaseAttempt,
 )
+from giornata.protocol.specs import CANARY_KIND, model_key
 from giornata.simulate.agenda import Agenda
 from giornata.simulate.installation import NODE_CALLER, blob_of
 

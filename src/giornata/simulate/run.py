@@ -10,9 +10,9 @@ from giornata.simulate.crowd import RequestBatches
 from giornata.simulate.installation import Installation, counts_of, installed
 from giornata.simulate.node import ModelledNode
 from giornata.simulate.plane import VRAM_BYTES, SimulatedControlPlane
-from giornata.simulate.provider import ModelledFleet
+from giornata.simulate.rented.provider import ModelledFleet
+from giornata.simulate.results.story import JobTrace
 from giornata.simulate.scenario import Scenario
-from giornata.simulate.story import JobTrace
 from giornata.simulate.troubles import plan
 from giornata.simulate.world import Simulation
 

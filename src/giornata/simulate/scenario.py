@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from giornata.control.policy import Policy
-from giornata.domain.fleet_plan import ScalingPolicy
-from giornata.simulate.provider import SimulatedOffer
-from giornata.simulate.trainer import SimulatedTrainer
+from giornata.domain.fleets.fleet_plan import ScalingPolicy
+from giornata.simulate.rented.provider import SimulatedOffer
+from giornata.simulate.rented.trainer import SimulatedTrainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from giornata.control.policy import Policy
-from giornata.domain.fleet_plan import ScalingPolicy
-from giornata.domain.reasons import Reason
-from giornata.simulate.machines import MachinePool
-from giornata.simulate.provider import SimulatedOffer
+from giornata.domain.fleets.fleet_plan import ScalingPolicy
+from giornata.domain.jobs.reasons import Reason
+from giornata.simulate.rented.machines import MachinePool
+from giornata.simulate.rented.provider import SimulatedOffer
+from giornata.simulate.rented.trainer import ANCESTOR_TRAINER, OUR_TRAINER
 from giornata.simulate.scenario import Goals, PlannedFault, Scenario
-from giornata.simulate.trainer import ANCESTOR_TRAINER, OUR_TRAINER
 
 # Calibrated on what was published of the ancestor's 1000 jobs: see benchmarks/simulate/calibration.py.
 CALIBRATED_PARK = MachinePool(

@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from giornata.simulate.course import StepTimeline
 from giornata.simulate.plane import Grant
+from giornata.simulate.rented.course import StepTimeline
 
 
 @dataclass(slots=True)

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from giornata.simulate.agenda import Agenda
 from giornata.simulate.crowd import BatchedNode, RequestBatches
 from giornata.simulate.installation import Counts
-from giornata.simulate.machines import SimulatedMachine
 from giornata.simulate.plane import Grant, SimulatedControlPlane
-from giornata.simulate.provider import Container, ModelledFleet, SimulatedNode, SimulatedOffer
+from giornata.simulate.rented.machines import SimulatedMachine
+from giornata.simulate.rented.provider import Container, ModelledFleet, SimulatedNode, SimulatedOffer
+from giornata.simulate.results.story import BeatSeen, QueueSample, SimulationTrace
+from giornata.simulate.results.tally import BilledTime
 from giornata.simulate.scenario import Scenario
-from giornata.simulate.story import BeatSeen, QueueSample, SimulationTrace
-from giornata.simulate.tally import BilledTime
 from giornata.simulate.work import SimulatedAttempt
 
 SAMPLE_S = 60.0

@@ -21,9 +21,9 @@ from giornata.agent.transfer.blob_cache import link_or_copy, sha256_of
 from giornata.agent.work_dir import JobDir
 from giornata.client.retry import QueuedTask, TaskQueue, delays_s, persist
 from giornata.domain.errors import BlobMismatch, BlobMissing, GiornataError, InvalidInput, Unavailable
-from giornata.domain.reasons import BLAME, Blame, Reason
-from giornata.protocol import pipe
+from giornata.domain.jobs.reasons import BLAME, Blame, Reason
 from giornata.protocol.events import EventType
+from giornata.protocol.node import pipe
 from giornata.protocol.specs import step_artifacts
 from giornata.protocol.training.results import WANDB
 from giornata.standalone.run_request import RunRequest

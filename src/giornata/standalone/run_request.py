@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from giornata.client.training_folder import TrainingFolder
-from giornata.control.jobs.spec_faults import NO_DATASET, in_steps, parse_spec
+from giornata.client.storage.training_folder import TrainingFolder
+from giornata.control.jobs.submission.spec_faults import NO_DATASET, in_steps, parse_spec
 from giornata.control.storage.item_faults import resolution_faults
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.protocol.pipe import InputFile
+from giornata.protocol.node.pipe import InputFile
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.file_names import output_name_of
 from giornata.protocol.training.results import FLEET

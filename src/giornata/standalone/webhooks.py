@@ -13,7 +13,7 @@ import httpx
 from giornata.client.retry import QueuedTask, TaskQueue, delays_s, persist
 from giornata.domain.errors import Conflict, Unavailable
 from giornata.protocol.events import EventType
-from giornata.protocol.webhooks import Delivery, signed_headers
+from giornata.protocol.project.webhooks import Delivery, signed_headers
 
 TRIES = 6
 LONGEST_PAUSE_S = 20.0

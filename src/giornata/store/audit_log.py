@@ -5,9 +5,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import audit_log_store
-from giornata.control.ports.audit_log_store import AuditFilter, AuditLogRow, NewAuditRow
-from giornata.domain.audit_log import ChainLink
+from giornata.control.ports.user_queries import audit_log_store
+from giornata.control.ports.user_queries.audit_log_store import AuditFilter, AuditLogRow, NewAuditRow
+from giornata.domain.accounts.audit_log import ChainLink
 from giornata.store.database.rows import Queries, columns, insert_for, insert_rows, record_of, update_rows
 from giornata.store.schema import audit_log, audit_log_heads
 

@@ -7,13 +7,19 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import audit_store
-from giornata.control.ports.audit_store import AuditRun, CheckpointCommit, NodeConditions, ReplayAuditRow, TaintedJob
-from giornata.control.ports.work_rows import BlobRow, CheckpointRow
-from giornata.domain.audits import AuditState
-from giornata.domain.starts import NodeStart
-from giornata.protocol.admin import ROOT_PROJECT
+from giornata.control.ports.node_queries import audit_store
+from giornata.control.ports.node_queries.audit_store import (
+    AuditRun,
+    CheckpointCommit,
+    NodeConditions,
+    ReplayAuditRow,
+    TaintedJob,
+)
+from giornata.control.ports.node_queries.work_rows import BlobRow, CheckpointRow
+from giornata.domain.fleets.starts import NodeStart
+from giornata.domain.jobs.audits import AuditState
 from giornata.protocol.events import EventType
+from giornata.protocol.project.admin import ROOT_PROJECT
 from giornata.protocol.specs import AUDIT_KIND
 from giornata.store.database.rows import Queries
 from giornata.store.machines.node_reads import replaced

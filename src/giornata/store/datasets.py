@@ -5,10 +5,11 @@ from dataclasses import asdict
 
 import sqlalchemy as sa
 
-from giornata.control.ports import user_store, work_store
-from giornata.control.ports.records import DatasetRecord, ItemRecord, Rows
-from giornata.control.ports.user_store import Before
-from giornata.control.ports.work_rows import BlobRow, InputRow
+from giornata.control.ports.node_queries import work_store
+from giornata.control.ports.node_queries.work_rows import BlobRow, InputRow
+from giornata.control.ports.user_queries import user_store
+from giornata.control.ports.user_queries.records import DatasetRecord, ItemRecord, Rows
+from giornata.control.ports.user_queries.user_store import Before
 from giornata.store.database.bounded_pages import bounded, rows_of, size_of
 from giornata.store.database.rows import Queries, columns, insert_unless_there, record_of
 from giornata.store.schema import blobs, dataset_items, datasets, job_inputs

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from giornata.control.ports import user_store
-from giornata.control.ports.records import MODEL_ROLE, UploadRecord
-from giornata.domain.job import TERMINAL
-from giornata.domain.picture import PictureState, parts_of_key
+from giornata.control.ports.user_queries import user_store
+from giornata.control.ports.user_queries.records import MODEL_ROLE, UploadRecord
+from giornata.domain.generation.picture import PictureState, parts_of_key
+from giornata.domain.jobs.job import TERMINAL
 from giornata.protocol.specs import AUDIT_KIND, CHECKPOINT_ROLE, VALIDATE_KIND
 from giornata.store.database.rows import Queries, columns, record_of
 from giornata.store.schema import (

@@ -2,11 +2,11 @@
 
 import sqlalchemy as sa
 
-from giornata.control.ports import gauges as ports
-from giornata.control.ports.gauges import Gauges
-from giornata.domain.health import MachineState
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import NodeState
+from giornata.control.ports.node_queries import gauges as ports
+from giornata.control.ports.node_queries.gauges import Gauges
+from giornata.domain.jobs.reasons import Reason
+from giornata.domain.machines.health import MachineState
+from giornata.protocol.project.admin import NodeState
 from giornata.store.database.rows import Queries
 from giornata.store.jobs.claiming import FOR_ANYONE
 from giornata.store.machines.node_reads import replaced

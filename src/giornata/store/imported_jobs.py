@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 import sqlalchemy as sa
 
-from giornata.control.ports import import_store
-from giornata.control.ports.import_store import (
+from giornata.control.ports.user_queries import import_store
+from giornata.control.ports.user_queries.import_store import (
     ArtifactToImport,
     CheckpointToImport,
     EventToImport,
@@ -14,9 +14,9 @@ from giornata.control.ports.import_store import (
     MetricToImport,
     PictureToImport,
 )
-from giornata.control.ports.records import JobRecord
-from giornata.domain.job import IMPORTED_FROM
-from giornata.domain.picture import PictureState
+from giornata.control.ports.user_queries.records import JobRecord
+from giornata.domain.generation.picture import PictureState
+from giornata.domain.jobs.job import IMPORTED_FROM
 from giornata.store.database.rows import Queries, insert_for, insert_rows
 from giornata.store.jobs.submission import INHERITED
 from giornata.store.schema import artifacts as artifacts_table

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 from giornata.control.ports import model_registry
 from giornata.control.ports.model_registry import ModelRecord
-from giornata.control.ports.work_rows import BlobRow
-from giornata.protocol.admin import ROOT_PROJECT
+from giornata.control.ports.node_queries.work_rows import BlobRow
+from giornata.protocol.project.admin import ROOT_PROJECT
 from giornata.store.database.rows import Queries, columns, insert_unless_there, record_of
 from giornata.store.schema import blobs, job_inputs, models, nodes
 

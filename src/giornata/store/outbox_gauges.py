@@ -2,8 +2,8 @@
 
 import sqlalchemy as sa
 
-from giornata.control.ports.gauges import OutboxGauges
-from giornata.domain.notifications import DeliveryState
+from giornata.control.ports.node_queries.gauges import OutboxGauges
+from giornata.domain.accounts.notifications import DeliveryState
 from giornata.store.schema import events, webhook_cursor, webhook_deliveries, webhooks
 from giornata.store.schema.made import HAPPENED_HERE
 

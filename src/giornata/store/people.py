@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 import sqlalchemy as sa
 
-from giornata.control.ports import people_store
-from giornata.control.ports.people_store import (
+from giornata.control.ports.user_queries import people_store
+from giornata.control.ports.user_queries.people_store import (
     FailedSignIns,
     InvitationRecord,
     MemberRecord,
@@ -14,8 +14,8 @@ from giornata.control.ports.people_store import (
     SessionRecord,
     UserRecord,
 )
-from giornata.control.ports.user_store import Before
-from giornata.protocol.people import Role
+from giornata.control.ports.user_queries.user_store import Before
+from giornata.protocol.account.people import Role
 from giornata.store.database.rows import Queries, columns, insert_for, insert_unless_there, record_of
 from giornata.store.schema import failed_sign_ins, invitations, memberships, sessions, users
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import quota_store
-from giornata.control.ports.quota_store import CountedUse
-from giornata.domain.job import JobState
-from giornata.domain.picture import ORDER_KINDS
-from giornata.domain.sweep import SWEEP_KIND
+from giornata.control.ports.user_queries import quota_store
+from giornata.control.ports.user_queries.quota_store import CountedUse
+from giornata.domain.generation.picture import ORDER_KINDS
+from giornata.domain.jobs.job import JobState
+from giornata.domain.jobs.sweep import SWEEP_KIND
 from giornata.store.database.rows import Queries
 from giornata.store.schema import artifacts, blobs, checkpoints, jobs, picture_orders, pictures, projects, uploads
 from giornata.store.schema.pictures import OPEN_ORDER

@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 import sqlalchemy as sa
 
-from giornata.control.ports import sign_in_store
-from giornata.control.ports.sign_in_store import DeviceSignInRecord, DeviceState, IdentityRecord
+from giornata.control.ports.user_queries import sign_in_store
+from giornata.control.ports.user_queries.sign_in_store import DeviceSignInRecord, DeviceState, IdentityRecord
 from giornata.store.database.rows import Queries, columns, insert_unless_there, record_of
 from giornata.store.schema import device_sign_ins, user_identities
 

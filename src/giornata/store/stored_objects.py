@@ -7,7 +7,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from giornata.domain.picture import PictureState, picture_key
+from giornata.domain.generation.picture import PictureState, picture_key
 from giornata.store.database.dialects import parse_url, sqlite_reader
 from giornata.store.database.migrate import revision_of
 from giornata.store.schema import blobs, pictures

@@ -2,11 +2,11 @@
 
 import sqlalchemy as sa
 
-from giornata.control.ports import user_store
-from giornata.control.ports.records import KeyRecord, ProjectRecord
-from giornata.control.ports.user_store import Before, KeptSigningKey, SecretRecord
-from giornata.domain.picture import SafetyPolicy
-from giornata.protocol.admin import Scope
+from giornata.control.ports.user_queries import user_store
+from giornata.control.ports.user_queries.records import KeyRecord, ProjectRecord
+from giornata.control.ports.user_queries.user_store import Before, KeptSigningKey, SecretRecord
+from giornata.domain.generation.picture import SafetyPolicy
+from giornata.protocol.project.admin import Scope
 from giornata.store.database.rows import Queries, columns, insert_unless_there, record_of
 from giornata.store.schema import installation, keys, project_secrets, projects
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import webhook_store
-from giornata.control.ports.records import EventRecord
-from giornata.control.ports.webhook_store import DeliveryRecord, DueChain, NewDelivery
-from giornata.domain.notifications import DeliveryState
+from giornata.control.ports.user_queries import webhook_store
+from giornata.control.ports.user_queries.records import EventRecord
+from giornata.control.ports.user_queries.webhook_store import DeliveryRecord, DueChain, NewDelivery
+from giornata.domain.accounts.notifications import DeliveryState
 from giornata.protocol.specs import AUDIT_KIND
 from giornata.store.database.rows import Queries, columns, insert_rows, record_of
 from giornata.store.schema import events, jobs, keys, webhook_cursor, webhook_deliveries, webhooks

@@ -5,10 +5,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import webhook_store
-from giornata.control.ports.user_store import Before
-from giornata.control.ports.webhook_store import WebhookRecord
-from giornata.protocol.webhook_endpoints import WebhookFormat
+from giornata.control.ports.user_queries import webhook_store
+from giornata.control.ports.user_queries.user_store import Before
+from giornata.control.ports.user_queries.webhook_store import WebhookRecord
+from giornata.protocol.project.webhook_endpoints import WebhookFormat
 from giornata.store.database.rows import Queries, columns
 from giornata.store.schema import webhooks
 

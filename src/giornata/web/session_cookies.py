@@ -2,8 +2,8 @@
 
 from fastapi import Request, Response
 
-from giornata.control.access.oidc_sign_in import SIGN_IN_TTL_S
-from giornata.control.access.sessions import SESSION_MS, OpenedSession
+from giornata.control.access.signing_in.oidc_sign_in import SIGN_IN_TTL_S
+from giornata.control.access.signing_in.sessions import SESSION_MS, OpenedSession
 
 # The prefix has browsers refuse a cookie that another host of the domain, or plain http, would plant.
 COOKIE = "__Host-giornata-session"

@@ -7,8 +7,8 @@ import anyio
 import anyio.to_thread
 from fastapi import Request
 
-from giornata.control.access import sign_in
-from giornata.control.access.sessions import Visitor
+from giornata.control.access.signing_in import sign_in
+from giornata.control.access.signing_in.sessions import Visitor
 from giornata.control.caller import RequestOrigin
 from giornata.domain.telemetry import request_id
 

@@ -5,8 +5,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
-from giornata.domain.reasons import Reason
-from giornata.protocol.pipe import Start
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.pipe import Start
 
 
 class AgentRequest(Enum):

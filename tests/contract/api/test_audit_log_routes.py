@@ -18,12 +18,12 @@ from tests.fixtures.users import claim, end, new_job, progress
 from giornata.api.settings import ApiSettings
 from giornata.control.access.authenticate import authenticate
 from giornata.control.fleets.reconcile import reconcile_fleet
-from giornata.domain.audit_log import ChainCheck, ChainLink
+from giornata.domain.accounts.audit_log import ChainCheck, ChainLink
 from giornata.domain.errors import Forbidden, InvalidInput, NotFound
-from giornata.domain.job import JobEvent
-from giornata.domain.reasons import Reason
-from giornata.protocol.people import Role
-from giornata.protocol.sign_in import DEVICE_GRANT
+from giornata.domain.jobs.job import JobEvent
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.account.people import Role
+from giornata.protocol.account.sign_in import DEVICE_GRANT
 
 SETTINGS = ApiSettings(stream_poll_s=0.02, claim_poll_s=0.05, images_wait_s=0.01)
 JOB = {"kind": "x-count", "spec": {"steps": 5}}

@@ -7,8 +7,8 @@ from tests.fixtures.served import Served, a_dataset
 from tests.fixtures.users import Bytes
 
 from giornata.client.node import NodeClient
+from giornata.protocol.node.work import Claim, CommitCheckpoint, CompleteAttempt, Lease, NodeInfo
 from giornata.protocol.uploads import UploadRequest
-from giornata.protocol.work import Claim, CommitCheckpoint, CompleteAttempt, Lease, NodeInfo
 
 WEIGHTS = Bytes(b"the weights after ten steps")
 SPEC = {"model": "some/model", "instance_prompt": "a photo of sks toy", "max_train_steps": 10, "network_dim": 4}

@@ -27,7 +27,7 @@ from tests.fixtures.people import browser_of, new_person
 from tests.fixtures.served import Served, a_dataset, serving
 
 from giornata.api.settings import ApiSettings
-from giornata.protocol.people import Role
+from giornata.protocol.account.people import Role
 
 SETTINGS = ApiSettings(stream_poll_s=0.01, keep_alive_s=0.05, claim_poll_s=0.01, images_wait_s=0.01)
 DEEPER = os.environ.get("GIORNATA_FUZZ_EXAMPLES")

@@ -19,24 +19,19 @@ from tests.fixtures.users import Bytes
 from tests.fixtures.webhooks import webhook, with_webhooks
 
 from giornata.client import Client
-from giornata.client.export_project import ExportSummary, export_project
-from giornata.client.import_project import import_project
+from giornata.client.archives.export_project import ExportSummary, export_project
+from giornata.client.archives.import_project import import_project
 from giornata.client.node import NodeClient
 from giornata.control.caller import Caller
 from giornata.control.storage.collect import collect
 from giornata.domain.errors import Conflict, Forbidden, InvalidInput, OverQuota
-from giornata.domain.job import JobState
-from giornata.domain.model_kinds import ModelKind
-from giornata.protocol.admin import Scope
+from giornata.domain.generation.model_kinds import ModelKind
+from giornata.domain.jobs.job import JobState
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Job
 from giornata.protocol.models import AddModel
-from giornata.protocol.order_pictures import OrderPicture
-from giornata.protocol.pictures import PictureId
-from giornata.protocol.project_transfer import ImportedPicture, ImportHistory, ImportJob
-from giornata.protocol.quotas import SetQuotas
-from giornata.protocol.uploads import UploadRequest
-from giornata.protocol.work import (
+from giornata.protocol.node.pictures import PictureId
+from giornata.protocol.node.work import (
     CommitArtifact,
     CommitCheckpoint,
     CompleteAttempt,
@@ -45,6 +40,11 @@ from giornata.protocol.work import (
     MetricBatch,
     StepMetrics,
 )
+from giornata.protocol.orders.order_pictures import OrderPicture
+from giornata.protocol.project.admin import Scope
+from giornata.protocol.project.project_transfer import ImportedPicture, ImportHistory, ImportJob
+from giornata.protocol.project.quotas import SetQuotas
+from giornata.protocol.uploads import UploadRequest
 
 LORA = Bytes(model_file(SDXL_LORA))
 ORDER = {"model": {"name": "some/model"}, "prompts": ["a fox"]}

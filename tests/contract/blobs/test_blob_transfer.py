@@ -14,9 +14,9 @@ import pytest
 from tests.contract.blobs.storage_under_test import Place
 
 from giornata.client.retry import Backoff
-from giornata.client.transfer import download, upload_file
+from giornata.client.storage.transfer import download, upload_file
 from giornata.control.ports.blobs import SignedRequest
-from giornata.domain.transfers import plan_parts
+from giornata.domain.files.transfers import plan_parts
 from giornata.protocol.uploads import SignedPart, SignedUrl, UploadTicket
 
 BODY = Random(1).randbytes(17_000_000)

@@ -18,8 +18,8 @@ from giornata.control.end_of_life.delete_project import END_OF_TIME, delete_proj
 from giornata.control.projects.import_job import import_job
 from giornata.control.projects.import_pictures import import_pictures
 from giornata.control.storage.uploads import request_attempt_uploads, request_uploads
-from giornata.domain.transfers import SINGLE_PUT_BELOW_BYTES
-from giornata.protocol.project_transfer import ImportedPicture, ImportJob, ImportPictures
+from giornata.domain.files.transfers import SINGLE_PUT_BELOW_BYTES
+from giornata.protocol.project.project_transfer import ImportedPicture, ImportJob, ImportPictures
 from giornata.protocol.uploads import FileToUpload, UploadRequest
 
 LARGE = UploadRequest(files=(FileToUpload(sha256="d" * 64, size_bytes=SINGLE_PUT_BELOW_BYTES),))

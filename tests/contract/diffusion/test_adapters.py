@@ -21,7 +21,7 @@ from giornata.diffusion.families.sdxl import kohya_name
 from giornata.diffusion.files.formats import FILE_NAMES, write_kohya, write_lora
 from giornata.diffusion.files.kohya_file import kohya_layers, kohya_parts, layer_of, split_name
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 
 KOHYA = {"output_formats": ["kohya"]}

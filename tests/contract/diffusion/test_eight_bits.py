@@ -34,7 +34,7 @@ from giornata.diffusion.base.unet_layers import layers_of
 from giornata.diffusion.draws.randomness import normal
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.base_model import BaseQuantization
-from giornata.workloads.train.memory_budget import adapter_shapes, sizes_of
+from giornata.workloads.train.device.memory_budget import adapter_shapes, sizes_of
 
 INT8, FP8, NONE = BaseQuantization.INT8, BaseQuantization.FP8, BaseQuantization.NONE
 KINDS = (INT8, FP8)

@@ -27,9 +27,9 @@ from giornata.diffusion.files.lora_facts import LoraFacts, facts_of
 from giornata.diffusion.files.lora_rewrite import facts_shown
 from giornata.diffusion.tensor_file import safetensors_bytes
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.model_header import read_header
-from giornata.domain.model_kinds import ModelFamily, ModelKind, facts_of_model
-from giornata.domain.reasons import Reason
+from giornata.domain.generation.model_header import read_header
+from giornata.domain.generation.model_kinds import ModelFamily, ModelKind, facts_of_model
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 
 ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")

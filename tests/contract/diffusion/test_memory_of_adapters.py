@@ -14,7 +14,7 @@ from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.diffusion.base.recompute import Recompute
 from giornata.diffusion.base.unet_layers import LayerKind, layers_of
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.memory_budget import MemoryPlan, sizes_of
+from giornata.workloads.train.device.memory_budget import MemoryPlan, sizes_of
 
 OFF, SELECTIVE, FULL = Recompute
 EVERYWHERE = ("to_k", "to_q", "to_v", "to_out.0", "ff.net.0.proj", "ff.net.2", "conv1", "conv2")

@@ -21,7 +21,7 @@ from giornata.domain.errors import FleetRefused
 READ = """
 import json, os
 from giornata.agent.machine.instance_metadata import place_in
-from giornata.cli.operate.node import agent_settings_of
+from giornata.cli.operate.fleet.node import agent_settings_of
 from giornata.cli.settings import load_settings
 node = agent_settings_of(load_settings(), place_in(os.environ))
 names = ("url", "key", "fleet", "instance_id", "machine_id", "kinds", "places", "workloads")

@@ -14,17 +14,17 @@ from tests.fixtures.fleets import ask_for_work, governed, node_of, with_fleets
 from tests.fixtures.store_rig import StoreRig
 
 from giornata.blobs.filesystem import FilesystemBlobs
-from giornata.control.attempts.complete import complete
-from giornata.control.attempts.lift_bans import lift_bans
-from giornata.control.attempts.reported_ends import fail, release
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.lift_bans import lift_bans
+from giornata.control.attempts.ending.reported_ends import fail, release
 from giornata.control.context import Context
 from giornata.control.fleets.reap import reap
 from giornata.control.fleets.reconcile import reconcile_fleet
 from giornata.control.fleets.scale import scale_fleet
 from giornata.control.ports.fleet import InstanceState
-from giornata.domain.fleet_plan import ScalingPolicy
-from giornata.domain.reasons import BAN, REPORTABLE_FAILURES, Reason
-from giornata.protocol.work import CompleteAttempt, FailAttempt, Lease, ReleaseAttempt
+from giornata.domain.fleets.fleet_plan import ScalingPolicy
+from giornata.domain.jobs.reasons import BAN, REPORTABLE_FAILURES, Reason
+from giornata.protocol.node.work import CompleteAttempt, FailAttempt, Lease, ReleaseAttempt
 
 BANNING = sorted(reason for reason in REPORTABLE_FAILURES if BAN[reason])
 # Longer than any driver's nodes are waited for.

@@ -4,11 +4,11 @@ import pytest
 from tests.contract.fleets.test_jobs_end import Installation, rig  # noqa: F401
 from tests.fixtures.kubernetes_under_test import strict_cluster
 
-from giornata.control.attempts.complete import complete
-from giornata.control.attempts.reported_ends import release
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.reported_ends import release
 from giornata.control.fleets.scale import scale_fleet
 from giornata.control.ports.fleet import InstanceState
-from giornata.protocol.work import CompleteAttempt, ReleaseAttempt
+from giornata.protocol.node.work import CompleteAttempt, ReleaseAttempt
 
 
 @pytest.mark.parametrize(

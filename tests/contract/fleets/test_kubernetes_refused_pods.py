@@ -12,7 +12,7 @@ from giornata.control.ports.fleet import Outdated
 from giornata.domain.errors import FleetRefused
 from giornata.fleets.kubernetes.driver import fleet_on
 from giornata.fleets.kubernetes.options import KubernetesOptions
-from giornata.protocol.admin import ROOT_PROJECT, Scope
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 
 ADMIN = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_admin")
 KINDS = ["Deployment", "StatefulSet"]

@@ -13,16 +13,16 @@ from tests.contract.fleets.under_test import FleetUnderTest
 from tests.fixtures.fleets import ask_for_work, governed, node_of, with_fleets
 from tests.fixtures.store_rig import NODE_CALLER, StoreRig
 
-from giornata.control.attempts.known_node import note_checks
+from giornata.control.attempts.claiming.known_node import note_checks
 from giornata.control.caller import Caller
 from giornata.control.fleets.reconcile import reconcile_fleet
 from giornata.control.fleets.scale import scale_fleet
-from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.reading.read_jobs import get_job
 from giornata.control.ports.fleet import Instance, InstanceState
-from giornata.domain.fleet_plan import ScalingPolicy
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.node_checks import NodeChecks
-from giornata.protocol.work import Lease
+from giornata.domain.fleets.fleet_plan import ScalingPolicy
+from giornata.protocol.node.node_checks import NodeChecks
+from giornata.protocol.node.work import Lease
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 from giornata.store import schema
 
 ADMIN = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_admin")

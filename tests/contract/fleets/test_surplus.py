@@ -8,17 +8,17 @@ from tests.contract.fleets.under_test import FleetUnderTest
 from tests.fixtures.fleets import ask_for_work, governed, node_of, with_fleets
 from tests.fixtures.store_rig import StoreRig
 
+from giornata.control.attempts.ending.reported_ends import release
 from giornata.control.attempts.heartbeat import heartbeat
-from giornata.control.attempts.reported_ends import release
 from giornata.control.caller import Caller
 from giornata.control.fleets.nodes import drain_node
 from giornata.control.fleets.operator_actions import pause_fleet, resume_fleet
 from giornata.control.fleets.reconcile import reconcile_fleet
 from giornata.control.fleets.scale import scale_fleet
 from giornata.control.ports.fleet import Instance
-from giornata.domain.fleet_plan import ScalingPolicy
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.work import Heartbeat, Lease, ReleaseAttempt
+from giornata.domain.fleets.fleet_plan import ScalingPolicy
+from giornata.protocol.node.work import Heartbeat, Lease, ReleaseAttempt
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 from giornata.store import schema
 
 OPERATOR = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_admin")

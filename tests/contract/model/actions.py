@@ -4,15 +4,15 @@ from tests.contract.model.calls import DIED, Held
 from tests.contract.model.model_rig import PLACES
 from tests.contract.model.user_actions import UserActions
 
-from giornata.control.attempts.lapse import lapse_leases
-from giornata.control.attempts.lift_bans import lift_bans
+from giornata.control.attempts.ending.lapse import lapse_leases
+from giornata.control.attempts.ending.lift_bans import lift_bans
 from giornata.control.fleets.reap import reap
 from giornata.control.fleets.stragglers import order_release
 from giornata.control.jobs.stop_job import expire_deadlines
 from giornata.control.storage.collect import collect
-from giornata.domain.attempt import CLOCKS_AGREE_MS
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import ROOT_PROJECT
+from giornata.domain.jobs.attempt import CLOCKS_AGREE_MS
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.project.admin import ROOT_PROJECT
 
 HOUR_S, DAY_S = 3600, 86_400
 

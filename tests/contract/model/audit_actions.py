@@ -14,15 +14,15 @@ from tests.contract.model.invariants import InvariantChecker
 from tests.contract.model.model_rig import LIAR, PLACES, ModelRig, Row
 from tests.contract.model.node_actions import LATEST, named
 
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.auditing.settle_audits import settle_audits
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.reported_ends import fail, release
 from giornata.control.attempts.heartbeat import heartbeat
-from giornata.control.attempts.reported_ends import fail, release
-from giornata.control.attempts.settle_audits import settle_audits
 from giornata.control.jobs.stop_job import expire_deadlines
-from giornata.domain.audits import AuditPolicy
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.audits import AuditPolicy
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.work import CompleteAttempt, FailAttempt, Heartbeat, ReleaseAttempt
 from giornata.protocol.specs import AUDIT_KIND
-from giornata.protocol.work import CompleteAttempt, FailAttempt, Heartbeat, ReleaseAttempt
 
 ALWAYS = AuditPolicy(share=2.0)  # also of a machine that is audited less often than others
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from tests.contract.model.model_rig import LIAR, Snapshot
 from tests.contract.model.replay import ReplayedJob, Saved, told_by
 
-from giornata.domain.job import TERMINAL
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import ROOT_PROJECT
+from giornata.domain.jobs.job import TERMINAL
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.project.admin import ROOT_PROJECT
 from giornata.protocol.specs import AUDIT_KIND
 
 

@@ -7,7 +7,7 @@ AUDIT_MUTANTS = (
         name="a tenant is billed for an audit",
         patches=(
             Patch(
-                file="control/attempts/draw_audit.py",
+                file="control/attempts/auditing/draw_audit.py",
                 old="        billed_to=ROOT_PROJECT,\n",
                 new="        billed_to=None,\n",
             ),
@@ -27,7 +27,7 @@ AUDIT_MUTANTS = (
         name="one machine's word is enough against another",
         patches=(
             Patch(
-                file="control/attempts/settle_audits.py",
+                file="control/attempts/auditing/settle_audits.py",
                 old="    first = _first_result(tx, audit)\n",
                 new="    first = _first_result(tx, audit) or result\n",
             ),
@@ -37,7 +37,7 @@ AUDIT_MUTANTS = (
         name="nothing holds the checkpoint that an audit begins with",
         patches=(
             Patch(
-                file="control/attempts/draw_audit.py",
+                file="control/attempts/auditing/draw_audit.py",
                 old="        if isinstance(sha256, str):\n",
                 new="        if False:\n",
             ),

@@ -6,9 +6,9 @@ from tests.contract.model.claim_actions import MODELS
 from tests.contract.model.model_rig import key_of
 from tests.contract.model.node_actions import FAILURES, LATEST
 
-from giornata.control.attempts.reported_ends import fail
-from giornata.domain.reasons import AMBIGUOUS_WHEN_SHARED, Reason
-from giornata.protocol.work import FailAttempt
+from giornata.control.attempts.ending.reported_ends import fail
+from giornata.domain.jobs.reasons import AMBIGUOUS_WHEN_SHARED, Reason
+from giornata.protocol.node.work import FailAttempt
 
 JOINT_KEYS = tuple(key_of("train", model) for model in MODELS)
 

@@ -20,11 +20,11 @@ from giornata.domain.errors import (
     NotFound,
     OverBudget,
 )
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.jobs import SubmitJob
-from giornata.protocol.pictures import LeasedPicture, PictureResultsReply
+from giornata.protocol.node.pictures import LeasedPicture, PictureResultsReply
+from giornata.protocol.node.work import ClaimReply, Committed
 from giornata.protocol.uploads import UploadTicket
-from giornata.protocol.work import ClaimReply, Committed
 
 # What may be answered to somebody; all else is a fault of the rig.
 REFUSALS = (BlobMissing, Conflict, NotFound, IdempotencyMismatch, OverBudget)

@@ -9,11 +9,11 @@ from tests.contract.model.node_actions import NodeActions
 from tests.contract.model.quota_checks import full_projects
 from tests.contract.model.standing import Standing
 
-from giornata.control.attempts.claim import claim_once
-from giornata.domain.routing import Candidate, rank
-from giornata.protocol.admin import ROOT_PROJECT
+from giornata.control.attempts.claiming.claim import claim_once
+from giornata.domain.jobs.routing import Candidate, rank
+from giornata.protocol.node.work import Claim
+from giornata.protocol.project.admin import ROOT_PROJECT
 from giornata.protocol.specs import AUDIT_KIND
-from giornata.protocol.work import Claim
 
 MODELS = ("some/model", "another/model")
 KEYS = tuple(f"{model}|||" for model in MODELS)  # as nodes name what they hold

@@ -15,11 +15,11 @@ from tests.contract.model.quota_actions import QuotaActions
 from tests.contract.model.standing import Key, Standing
 from tests.contract.model.sweep_actions import SweepActions
 
-from giornata.control.attempts.claim import Asked, claim_each
+from giornata.control.attempts.claiming.claim import Asked, claim_each
 from giornata.control.attempts.heartbeat import Beat, heartbeat_each
 from giornata.domain.errors import GiornataError, LeaseLost
-from giornata.domain.reasons import Reason
-from giornata.protocol.work import Claim, Heartbeat
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.work import Claim, Heartbeat
 
 T = TypeVar("T")
 

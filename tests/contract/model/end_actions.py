@@ -14,8 +14,8 @@ from giornata.control.end_of_life.finish_deletions import finish_deletions
 from giornata.control.end_of_life.pins import set_pin
 from giornata.control.end_of_life.retention import set_retention
 from giornata.domain.errors import GiornataError
-from giornata.domain.job import TERMINAL
-from giornata.protocol.end_of_life import Deletion, SetRetention
+from giornata.domain.jobs.job import TERMINAL
+from giornata.protocol.project.end_of_life import Deletion, SetRetention
 
 CLASSES = ("checkpoints", "artifacts", "logs", "metrics", "events", "pictures")
 LATEST = 4

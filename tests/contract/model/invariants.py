@@ -21,12 +21,12 @@ from tests.contract.model.replay import ReplayedAttempt, ReplayedJob
 from tests.contract.model.standing import check_standing
 from tests.contract.model.sweep_invariants import SweepStory, check_sweeps
 
-from giornata.domain.job import TERMINAL
-from giornata.domain.machine_ids import proves_against
-from giornata.domain.money import cost_micro_usd
-from giornata.domain.picture import ORDER_KINDS
-from giornata.domain.reasons import BAN, STRIKE, Reason
-from giornata.domain.sweep import SWEEP_KIND
+from giornata.domain.billing.money import cost_micro_usd
+from giornata.domain.generation.picture import ORDER_KINDS
+from giornata.domain.jobs.job import TERMINAL
+from giornata.domain.jobs.reasons import BAN, STRIKE, Reason
+from giornata.domain.jobs.sweep import SWEEP_KIND
+from giornata.domain.machines.machine_ids import proves_against
 from giornata.protocol.specs import AUDIT_KIND
 
 TOLD = tuple(one.name for one in dataclasses.fields(ReplayedAttempt) if one.name != "intervals")

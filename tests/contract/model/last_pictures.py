@@ -7,17 +7,17 @@ import zlib
 from tests.contract.model.invariants import InvariantChecker
 from tests.contract.model.model_rig import ModelRig, Place
 
-from giornata.control.attempts.claim import claim_once
-from giornata.control.attempts.lapse import lapse_leases
+from giornata.control.attempts.claiming.claim import claim_once
+from giornata.control.attempts.ending.lapse import lapse_leases
+from giornata.control.attempts.ending.reported_ends import fail
 from giornata.control.attempts.record_pictures import record_results
-from giornata.control.attempts.reported_ends import fail
 from giornata.control.jobs.stop_job import expire_deadlines
 from giornata.control.pictures.settle_order import settle_orders
-from giornata.domain.job import TERMINAL
-from giornata.domain.picture import OPEN, ORDER_KINDS, picture_key
-from giornata.domain.reasons import Reason
-from giornata.protocol.pictures import DrawnPicture, LeasedPicture, PictureLease, PictureResults
-from giornata.protocol.work import Claim, FailAttempt
+from giornata.domain.generation.picture import OPEN, ORDER_KINDS, picture_key
+from giornata.domain.jobs.job import TERMINAL
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.pictures import DrawnPicture, LeasedPicture, PictureLease, PictureResults
+from giornata.protocol.node.work import Claim, FailAttempt
 
 HOUR_MS = 3_600_000
 ROUNDS = 6

@@ -9,16 +9,16 @@ import itertools
 from tests.contract.model.invariants import InvariantChecker
 from tests.contract.model.model_rig import NOT_ASKED_FOR, PLACES, ModelRig, Place
 
-from giornata.control.attempts.claim import claim_once
-from giornata.control.attempts.complete import complete
-from giornata.control.attempts.lapse import lapse_leases
-from giornata.control.attempts.lift_bans import lift_bans
-from giornata.control.attempts.reported_ends import fail
+from giornata.control.attempts.claiming.claim import claim_once
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.lapse import lapse_leases
+from giornata.control.attempts.ending.lift_bans import lift_bans
+from giornata.control.attempts.ending.reported_ends import fail
 from giornata.control.fleets.reap import reap
 from giornata.control.jobs.stop_job import expire_deadlines
-from giornata.domain.job import TERMINAL
-from giornata.domain.reasons import BAN, REPORTABLE_FAILURES, Reason
-from giornata.protocol.work import Claim, CompleteAttempt, FailAttempt, Lease
+from giornata.domain.jobs.job import TERMINAL
+from giornata.domain.jobs.reasons import BAN, REPORTABLE_FAILURES, Reason
+from giornata.protocol.node.work import Claim, CompleteAttempt, FailAttempt, Lease
 
 HOUR_MS = 3_600_000
 BANNING = sorted(reason for reason in REPORTABLE_FAILURES if BAN[reason])

@@ -18,15 +18,15 @@ from giornata.control.access.install import install
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.policy import Policy
-from giornata.control.ports.records import ProjectRecord
+from giornata.control.ports.user_queries.records import ProjectRecord
 from giornata.control.storage.datasets import create_dataset
-from giornata.domain.picture import ORDER_KINDS
-from giornata.domain.sweep import SWEEP_KIND
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.joint import joint_key_of
+from giornata.domain.generation.picture import ORDER_KINDS
+from giornata.domain.jobs.sweep import SWEEP_KIND
+from giornata.protocol.node.joint import joint_key_of
+from giornata.protocol.node.work import NodeInfo
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 from giornata.protocol.specs import AUDIT_KIND
 from giornata.protocol.uploads import CreateDataset, DatasetItem
-from giornata.protocol.work import NodeInfo
 from giornata.store import schema
 from giornata.store.database.database import Database
 

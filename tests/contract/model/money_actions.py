@@ -7,13 +7,13 @@ from tests.contract.model.calls import DIED
 from tests.contract.model.model_rig import PROJECTS, ROOT, owner
 
 from giornata.control.budgets.budgets import project_spent
-from giornata.control.process_cache import ProcessCache
+from giornata.control.memory.process_cache import ProcessCache
 from giornata.control.projects.set_budget import change_job, set_project_budget, settle_budgets
-from giornata.domain.budget import month_start_ms, project_budgets
+from giornata.domain.billing.budget import month_start_ms, project_budgets
 from giornata.domain.errors import GiornataError, OverBudget
-from giornata.domain.job import TERMINAL
-from giornata.protocol.admin import SetBudget
+from giornata.domain.jobs.job import TERMINAL
 from giornata.protocol.jobs import ChangeJob
+from giornata.protocol.project.admin import SetBudget
 
 BUDGETS = (0, 1, 2_000, 50_000, 10**9)  # micro-dollars
 

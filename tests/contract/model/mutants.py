@@ -73,7 +73,7 @@ MUTANTS = (
         name="a quarantined machine gets work",
         patches=(
             Patch(
-                file="domain/admission.py",
+                file="domain/jobs/admission.py",
                 old="    if health.state is MachineState.QUARANTINED:\n",
                 new="    if False:\n",
             ),
@@ -93,7 +93,7 @@ MUTANTS = (
         name="a bad job is held against machines",
         patches=(
             Patch(
-                file="control/attempts/judge_machines.py",
+                file="control/attempts/ending/judge_machines.py",
                 old="    if job_failed and not canary:\n",
                 new="    if False:\n",
             ),
@@ -170,7 +170,7 @@ MUTANTS = (
         name="a strike for a node that was preempted",
         patches=(
             Patch(
-                file="control/attempts/reported_ends.py",
+                file="control/attempts/ending/reported_ends.py",
                 old="        return AttemptEnded(job_state=settle(tx, job, attempt, now_ms))\n",
                 new=(
                     "        if isinstance(report, ReleaseAttempt):\n"
@@ -184,7 +184,7 @@ MUTANTS = (
         name="the silence of a node is billed",
         patches=(
             Patch(
-                file="control/attempts/lapse.py",
+                file="control/attempts/ending/lapse.py",
                 old="    tx.ledger.extend_each([attempt.id], to_ms=attempt.renewed_at_ms)",
                 new="    tx.ledger.extend_each([attempt.id], to_ms=at_ms)",
             ),
@@ -224,7 +224,7 @@ MUTANTS = (
         name="of those that crashed together each is to blame",
         patches=(
             Patch(
-                file="control/attempts/reported_ends.py",
+                file="control/attempts/ending/reported_ends.py",
                 old="for each in [attempt, *there]}) if there else None",
                 new="for each in [attempt, *there]}) if False else None",
             ),
@@ -232,7 +232,9 @@ MUTANTS = (
     ),
     Mutant(
         name="a job that crashed in company may do so again",
-        patches=(Patch(file="control/attempts/requeue.py", old='        columns["joint_key"] = None\n', new=""),),
+        patches=(
+            Patch(file="control/attempts/ending/requeue.py", old='        columns["joint_key"] = None\n', new=""),
+        ),
     ),
     Mutant(
         name="each of several attempts pays the whole node",
@@ -248,7 +250,7 @@ MUTANTS = (
         name="a node that does not obey an order goes on for ever",
         patches=(
             Patch(
-                file="control/attempts/enforce_budgets.py",
+                file="control/attempts/ending/enforce_budgets.py",
                 old="    late = [attempt.id for attempt in attempts if _is_late(ctx, attempt)]\n",
                 new="    late: list[str] = []\n",
             ),
@@ -258,21 +260,27 @@ MUTANTS = (
         name="a slow machine that was told to let a job go may have it again",
         patches=(
             Patch(
-                file="control/attempts/reported_ends.py", old="    if BAN[Reason.TOO_SLOW]:\n", new="    if False:\n"
+                file="control/attempts/ending/reported_ends.py",
+                old="    if BAN[Reason.TOO_SLOW]:\n",
+                new="    if False:\n",
             ),
         ),
     ),
     Mutant(
         name="a ban is never lifted",
         patches=(
-            Patch(file="control/attempts/lift_bans.py", old="    return due[:AT_MOST]\n", new="    return due[:0]\n"),
+            Patch(
+                file="control/attempts/ending/lift_bans.py",
+                old="    return due[:AT_MOST]\n",
+                new="    return due[:0]\n",
+            ),
         ),
     ),
     Mutant(
         name="the pause before a job goes back never ends",
         patches=(
             Patch(
-                file="domain/backoff.py",
+                file="domain/jobs/backoff.py",
                 old="else latest_ms + round(wait_s * 1000)\n",
                 new="else now_ms + round(wait_s * 1000)\n",
             ),
@@ -282,7 +290,7 @@ MUTANTS = (
         name="a ban is lifted although another machine could take the job",
         patches=(
             Patch(
-                file="domain/backoff.py",
+                file="domain/jobs/backoff.py",
                 old="    if any(host.machine_id not in banned and",
                 new="    if any(not banned and",
             ),
@@ -292,7 +300,7 @@ MUTANTS = (
         name="crashes on one machine never end a job",
         patches=(
             Patch(
-                file="control/attempts/requeue.py",
+                file="control/attempts/ending/requeue.py",
                 old="        crashes=len(crashes),\n",
                 new="        crashes=len({each.machine_id for each in crashes}),\n",
             ),
@@ -302,7 +310,7 @@ MUTANTS = (
         name="a failure that is reported twice counts twice",
         patches=(
             Patch(
-                file="control/attempts/reported_ends.py",
+                file="control/attempts/ending/reported_ends.py",
                 old=(
                     "        if attempt.ended_at_ms is not None and attempt.reason in {report.reason, "
                     "_ordered(attempt, report)}:\n"

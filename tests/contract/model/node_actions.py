@@ -6,16 +6,15 @@ from typing import Any
 from tests.contract.model.calls import DIED, Calls, Held, Ticket
 
 from giornata.control.attempts.commit import commit_artifact, commit_checkpoint
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.reported_ends import fail, release
 from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.attempts.reject_checkpoint import reject_checkpoint
 from giornata.control.attempts.report import add_log_lines, add_notice, put_metrics
-from giornata.control.attempts.reported_ends import fail, release
 from giornata.control.storage.uploads import commit_cache, get_cache, request_attempt_uploads
 from giornata.domain.errors import GiornataError, Unavailable
-from giornata.domain.reasons import REPORTABLE_FAILURES, REPORTABLE_RELEASES, Reason
-from giornata.protocol.uploads import FileToUpload, UploadRequest
-from giornata.protocol.work import (
+from giornata.domain.jobs.reasons import REPORTABLE_FAILURES, REPORTABLE_RELEASES, Reason
+from giornata.protocol.node.work import (
     CommitArtifact,
     CommitCache,
     CommitCheckpoint,
@@ -30,6 +29,7 @@ from giornata.protocol.work import (
     ReleaseAttempt,
     StepMetrics,
 )
+from giornata.protocol.uploads import FileToUpload, UploadRequest
 from giornata.store import schema
 
 FAILURES = sorted(REPORTABLE_FAILURES)

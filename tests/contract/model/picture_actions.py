@@ -10,22 +10,21 @@ from tests.contract.model.calls import DIED, Calls, HeldPictures
 from tests.contract.model.model_rig import PROJECTS, Place, Row, owner
 from tests.contract.model.sudden_death import Died
 
-from giornata.control.attempts.claim import claim_once
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.claiming.claim import claim_once
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.reported_ends import fail, release
 from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.attempts.record_pictures import record_results
-from giornata.control.attempts.reported_ends import fail, release
 from giornata.control.jobs.stop_job import cancel
-from giornata.control.jobs.submit import submit
+from giornata.control.jobs.submission.submit import submit
 from giornata.control.pictures.picture_uploads import picture_uploads
 from giornata.control.pictures.settle_order import settle_orders
 from giornata.control.projects.set_budget import change_job
 from giornata.domain.errors import BlobMissing, GiornataError, LeaseLost, OverBudget
-from giornata.domain.picture import picture_key
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import ROOT_PROJECT
+from giornata.domain.generation.picture import picture_key
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.jobs import ChangeJob, SubmitJob
-from giornata.protocol.pictures import (
+from giornata.protocol.node.pictures import (
     DrawnPicture,
     FailedPicture,
     LeasedPicture,
@@ -34,7 +33,8 @@ from giornata.protocol.pictures import (
     PictureResults,
     PictureUploads,
 )
-from giornata.protocol.work import Claim, CompleteAttempt, FailAttempt, Heartbeat, ReleaseAttempt
+from giornata.protocol.node.work import Claim, CompleteAttempt, FailAttempt, Heartbeat, ReleaseAttempt
+from giornata.protocol.project.admin import ROOT_PROJECT
 
 Key = tuple[str, int]  # order, number
 PLACES_THAT_DRAW = (

@@ -8,10 +8,10 @@ from typing import Any
 
 from tests.contract.model.model_rig import ModelRig, Row, Snapshot
 
-from giornata.domain.job import TERMINAL
-from giornata.domain.money import cost_micro_usd
-from giornata.domain.picture import OPEN, ORDER_KINDS
-from giornata.domain.reasons import BLAME, Blame, Reason
+from giornata.domain.billing.money import cost_micro_usd
+from giornata.domain.generation.picture import OPEN, ORDER_KINDS
+from giornata.domain.jobs.job import TERMINAL
+from giornata.domain.jobs.reasons import BLAME, Blame, Reason
 
 Key = tuple[str, int]  # order, number
 LASTING = tuple(f"({reason})" for reason in Reason if BLAME[reason] is Blame.JOB)

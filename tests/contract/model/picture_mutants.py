@@ -43,7 +43,7 @@ PICTURE_MUTANTS = (
         name="pictures of a crash come again together",
         patches=(
             Patch(
-                file="domain/picture.py",
+                file="domain/generation/picture.py",
                 old="    return max(1, pictures // 2)\n",
                 new="    return max(1, pictures)\n",
             ),
@@ -63,7 +63,7 @@ PICTURE_MUTANTS = (
         name="a node that fell silent keeps its pictures",
         patches=(
             Patch(
-                file="control/attempts/lapse.py",
+                file="control/attempts/ending/lapse.py",
                 old="give_back_all(tx, ctx, attempt, Reason.LEASE_EXPIRED, message=SILENT, at_ms=now_ms)",
                 new="pass",
             ),

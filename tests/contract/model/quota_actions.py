@@ -4,7 +4,7 @@ from tests.contract.model.model_rig import PROJECTS, ROOT
 from tests.contract.model.money_actions import MoneyActions
 
 from giornata.control.projects.set_quotas import set_quotas
-from giornata.protocol.quotas import SetQuotas
+from giornata.protocol.project.quotas import SetQuotas
 
 CEILINGS = (0, 1, 1, 2, None)
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from tests.contract.model.model_rig import NEVER_TRIED, PROJECTS, ROOT, ModelRig, Snapshot
 
 from giornata.control.projects.set_quotas import set_quotas
-from giornata.protocol.quotas import SetQuotas
+from giornata.protocol.project.quotas import SetQuotas
 
 
 def lift_ceilings(rig: ModelRig) -> None:

@@ -16,21 +16,21 @@ from tests.contract.model.model_rig import KINDS, NOT_ASKED_FOR, PROJECTS, ROOT,
 from tests.contract.model.quota_checks import lift_ceilings
 from tests.contract.model.shares import check_costs
 
-from giornata.control.attempts.claim import claim_once
-from giornata.control.attempts.complete import complete
-from giornata.control.attempts.lapse import lapse_leases
+from giornata.control.attempts.claiming.claim import claim_once
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.lapse import lapse_leases
 from giornata.control.end_of_life.delete_project import delete_project
 from giornata.control.end_of_life.finish_deletions import finish_deletions
 from giornata.control.jobs.settle_sweep import settle_sweeps
 from giornata.control.jobs.stop_job import expire_deadlines
 from giornata.control.projects.set_budget import change_job, set_project_budget
 from giornata.control.storage.collect import collect
-from giornata.domain.attempt import CLOCKS_AGREE_MS
-from giornata.domain.job import TERMINAL
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import SetBudget
+from giornata.domain.jobs.attempt import CLOCKS_AGREE_MS
+from giornata.domain.jobs.job import TERMINAL
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.jobs import ChangeJob
-from giornata.protocol.work import Claim, ClaimReply, CompleteAttempt
+from giornata.protocol.node.work import Claim, ClaimReply, CompleteAttempt
+from giornata.protocol.project.admin import SetBudget
 
 STEPS_PER_EPISODE = 120
 THREADS = 4

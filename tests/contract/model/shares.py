@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from tests.contract.model.model_rig import PROJECTS, ModelRig, Row, Snapshot
 
-from giornata.domain.money import MS_PER_HOUR
-from giornata.domain.picture import ORDER_KINDS
+from giornata.domain.billing.money import MS_PER_HOUR
+from giornata.domain.generation.picture import ORDER_KINDS
 
 
 def cost_of_job(seen: Snapshot, job_id: str) -> int:

@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.contract.model.model_rig import ModelRig, Place, Row, Snapshot
 
-from giornata.domain.picture import ORDER_KINDS
-from giornata.domain.reasons import BLAME, Blame, Reason
+from giornata.domain.generation.picture import ORDER_KINDS
+from giornata.domain.jobs.reasons import BLAME, Blame, Reason
 
 Key = tuple[str, str]  # machine, kind
 HOUR_MS = 3_600_000

@@ -9,19 +9,19 @@ from tests.contract.model.claim_actions import MODELS
 from tests.contract.model.model_rig import PROJECTS, Row, owner
 from tests.contract.model.shares import costs_of
 
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.ending.complete import complete
 from giornata.control.end_of_life.delete_job import delete_job
 from giornata.control.jobs.settle_sweep import settle_sweeps
 from giornata.control.jobs.stop_job import cancel
-from giornata.control.jobs.submit_sweep import submit_sweep
+from giornata.control.jobs.submission.submit_sweep import submit_sweep
 from giornata.control.projects.set_budget import change_job
 from giornata.domain.errors import GiornataError, OverBudget
-from giornata.domain.job import TERMINAL
-from giornata.domain.reasons import Reason
-from giornata.domain.sweep import SWEEP_KIND
+from giornata.domain.jobs.job import TERMINAL
+from giornata.domain.jobs.reasons import Reason
+from giornata.domain.jobs.sweep import SWEEP_KIND
 from giornata.protocol.jobs import ChangeJob
+from giornata.protocol.node.work import CompleteAttempt
 from giornata.protocol.sweeps import SubmitSweep
-from giornata.protocol.work import CompleteAttempt
 
 BUDGETS = (None, 1, 2_000, 50_000, 10**9)  # micro-dollars
 

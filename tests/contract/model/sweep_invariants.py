@@ -8,8 +8,8 @@ from tests.contract.model.model_rig import Row, Snapshot
 from tests.contract.model.replay import ENDS
 from tests.contract.model.shares import costs_of
 
-from giornata.domain.job import TERMINAL
-from giornata.domain.sweep import SWEEP_KIND
+from giornata.domain.jobs.job import TERMINAL
+from giornata.domain.jobs.sweep import SWEEP_KIND
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ SWEEP_MUTANTS = (
         name="jobs of a sweep begin together while nobody knows their cost",
         patches=(
             Patch(
-                file="domain/sweep.py",
+                file="domain/jobs/sweep.py",
                 old="            room, alone = room - (still or 0), False\n",
                 new="            room -= still or 0\n",
             ),

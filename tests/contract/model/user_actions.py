@@ -9,15 +9,15 @@ from tests.contract.model.model_rig import PROJECTS, owner
 from tests.contract.model.node_actions import named
 from tests.contract.model.shares import cost_of_job
 
-from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.reading.read_jobs import get_job
 from giornata.control.jobs.retry import RETRYABLE, continue_training, retry
 from giornata.control.jobs.stop_job import cancel
-from giornata.control.jobs.submit import submit
+from giornata.control.jobs.submission.submit import submit
 from giornata.control.storage.uploads import complete_upload, request_uploads
 from giornata.domain.errors import GiornataError, InvalidInput, KeyInFlight, NotFound, OverBudget
-from giornata.domain.job import TERMINAL, JobState
-from giornata.domain.picture import ORDER_KINDS
-from giornata.domain.sweep import SWEEP_KIND
+from giornata.domain.generation.picture import ORDER_KINDS
+from giornata.domain.jobs.job import TERMINAL, JobState
+from giornata.domain.jobs.sweep import SWEEP_KIND
 from giornata.protocol.jobs import ContinueJob, SubmitJob
 from giornata.protocol.specs import AUDIT_KIND
 from giornata.protocol.uploads import CompleteUpload, FileToUpload, UploadRequest

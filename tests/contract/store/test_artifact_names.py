@@ -8,9 +8,9 @@ from tests.fixtures.users import ANN, claim, have, move_in, new_job
 
 from giornata.control.attempts.commit import commit_artifact
 from giornata.control.context import Context
-from giornata.control.jobs.job_outputs import read_artifacts
+from giornata.control.jobs.reading.job_outputs import read_artifacts
 from giornata.control.ports.blobs import BlobRequest
-from giornata.protocol.work import CommitArtifact
+from giornata.protocol.node.work import CommitArtifact
 from giornata.store import schema
 from giornata.store.database.database import Database
 

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from tests.fixtures.users import ANN, ANN_ADMIN, BOB, ROOT, move_in, new_job
 
-from giornata.cli.operate.audit_log_files import checked
+from giornata.cli.operate.project.audit_log_files import checked
 from giornata.control.access.install import install, put_admin_key, renew_signing_key
 from giornata.control.access.keys import create_key
 from giornata.control.access.read_audit_log import export_lines
@@ -19,9 +19,9 @@ from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.stop_job import cancel
-from giornata.domain.audit_log import AuditVerb, ChainCheck, ChainLink, linked
+from giornata.domain.accounts.audit_log import AuditVerb, ChainCheck, ChainLink, linked
 from giornata.domain.errors import Unavailable
-from giornata.protocol.admin import CreateKey, Scope
+from giornata.protocol.project.admin import CreateKey, Scope
 from giornata.store.database.database import Database
 from giornata.store.schema import audit_log, audit_log_heads
 

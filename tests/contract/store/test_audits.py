@@ -10,23 +10,21 @@ import pytest
 import sqlalchemy as sa
 from tests.fixtures.store_rig import StoreRig
 
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.auditing.settle_audits import settle_audits
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.reported_ends import fail, release
 from giornata.control.attempts.report import put_metrics
-from giornata.control.attempts.reported_ends import fail, release
-from giornata.control.attempts.settle_audits import settle_audits
 from giornata.control.budgets.budgets import SETTLES_MS, project_spent
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.retry import retry
 from giornata.control.jobs.stop_job import expire_deadlines
-from giornata.control.process_cache import REFUTATIONS_MS, ProcessCache
+from giornata.control.memory.process_cache import REFUTATIONS_MS, ProcessCache
 from giornata.control.storage.collect import collect
-from giornata.domain.audits import AuditPolicy
 from giornata.domain.errors import IllegalTransition
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.specs import AUDIT_KIND
-from giornata.protocol.work import (
+from giornata.domain.jobs.audits import AuditPolicy
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.work import (
     CompleteAttempt,
     FailAttempt,
     Lease,
@@ -35,6 +33,8 @@ from giornata.protocol.work import (
     ReleaseAttempt,
     StepMetrics,
 )
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
+from giornata.protocol.specs import AUDIT_KIND
 from giornata.store import schema
 
 KINDS = ("train", AUDIT_KIND)

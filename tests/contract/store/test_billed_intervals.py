@@ -20,8 +20,8 @@ from giornata.control.ports.fleet import InstanceState
 from giornata.control.projects.read_costs import read_costs
 from giornata.control.timestamps import instant
 from giornata.domain.errors import FleetUnavailable
-from giornata.domain.fleet_plan import ScalingPolicy
-from giornata.protocol.admin import ROOT_PROJECT, FleetCosts, Scope
+from giornata.domain.fleets.fleet_plan import ScalingPolicy
+from giornata.protocol.project.admin import ROOT_PROJECT, FleetCosts, Scope
 from giornata.store import schema
 from giornata.store.database.dialects import parse_url, postgres, sqlite_writer
 from giornata.store.database.migrate import _config, migrate

@@ -6,9 +6,9 @@ from tests.fixtures.store_rig import StoreRig
 
 from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.attempts.report import LONGEST_LINE, add_log_lines, add_notice, put_metrics
+from giornata.control.memory.process_cache import ProcessCache
 from giornata.control.policy import Policy
-from giornata.control.process_cache import ProcessCache
-from giornata.protocol.work import Heartbeat, LogLines, MetricBatch, NoticeReport, StepMetrics
+from giornata.protocol.node.work import Heartbeat, LogLines, MetricBatch, NoticeReport, StepMetrics
 from giornata.store import schema
 
 NARROW = Policy(

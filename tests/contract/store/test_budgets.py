@@ -9,20 +9,20 @@ import pytest
 import sqlalchemy as sa
 from tests.fixtures.store_rig import PRICE, StoreRig
 
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.lapse import lapse_leases
+from giornata.control.attempts.ending.reported_ends import fail, release
 from giornata.control.attempts.heartbeat import heartbeat
-from giornata.control.attempts.lapse import lapse_leases
-from giornata.control.attempts.reported_ends import fail, release
 from giornata.control.caller import Caller
-from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.reading.read_jobs import get_job
 from giornata.control.jobs.retry import continue_training, retry
 from giornata.control.jobs.stop_job import cancel, expire_deadlines
 from giornata.control.projects.set_budget import AT_ONCE, change_job, set_project_budget, settle_budgets
 from giornata.domain.errors import IllegalTransition, LeaseLost
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import ROOT_PROJECT, Scope, SetBudget
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.jobs import ChangeJob, ContinueJob
-from giornata.protocol.work import CompleteAttempt, FailAttempt, Heartbeat, Lease, Order, ReleaseAttempt
+from giornata.protocol.node.work import CompleteAttempt, FailAttempt, Heartbeat, Lease, Order, ReleaseAttempt
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope, SetBudget
 from giornata.store import schema
 
 OWNER = Caller(project_id=ROOT_PROJECT, scopes=Scope.MEMBER.reach, key_id="key_owner")

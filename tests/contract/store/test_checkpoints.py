@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from tests.fixtures.store_rig import StoreRig
 
 from giornata.control.attempts.commit import commit_artifact, commit_checkpoint, to_prune
-from giornata.control.attempts.complete import complete
-from giornata.control.attempts.lapse import lapse_leases
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.lapse import lapse_leases
+from giornata.control.attempts.ending.reported_ends import release
 from giornata.control.attempts.reject_checkpoint import reject_checkpoint
 from giornata.control.attempts.report import put_metrics
-from giornata.control.attempts.reported_ends import release
-from giornata.control.ports.work_rows import BlobRow, CheckpointRow
+from giornata.control.ports.node_queries.work_rows import BlobRow, CheckpointRow
 from giornata.domain.errors import BlobMismatch, BlobMissing, Conflict, NotFound
-from giornata.protocol.work import (
+from giornata.protocol.node.work import (
     CommitArtifact,
     CommitCheckpoint,
     CompleteAttempt,

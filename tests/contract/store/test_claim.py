@@ -8,15 +8,15 @@ import sqlalchemy as sa
 from tests.fixtures.store_rig import PRICE, StoreRig
 
 from giornata.control.access.authenticate import verify
+from giornata.control.attempts.ending.lapse import lapse_leases
+from giornata.control.attempts.ending.reported_ends import fail
 from giornata.control.attempts.heartbeat import heartbeat
-from giornata.control.attempts.lapse import lapse_leases
-from giornata.control.attempts.reported_ends import fail
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.domain.errors import Conflict, Forbidden, Unauthenticated
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.work import FailAttempt, Heartbeat
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.work import FailAttempt, Heartbeat
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 from giornata.store import schema
 
 

@@ -16,20 +16,18 @@ from tests.fixtures.postgres import (  # noqa: F401 - fixtures
 from tests.fixtures.store_rig import NODE_CALLER, StoreRig
 
 from giornata.blobs.filesystem import FilesystemBlobs
-from giornata.control.attempts.claim import Asked, claim_each
+from giornata.control.attempts.claiming.claim import Asked, claim_each
+from giornata.control.attempts.ending.lapse import lapse_leases
+from giornata.control.attempts.ending.reported_ends import fail, release
 from giornata.control.attempts.heartbeat import Beat, heartbeat_each
-from giornata.control.attempts.lapse import lapse_leases
-from giornata.control.attempts.reported_ends import fail, release
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.domain.errors import Conflict, GiornataError, LeaseLost
-from giornata.domain.health import newcomer
-from giornata.domain.reasons import Reason
-from giornata.domain.routing import AFFINITY_WINDOW
-from giornata.protocol.admin import Scope
+from giornata.domain.jobs.reasons import Reason
+from giornata.domain.jobs.routing import AFFINITY_WINDOW
+from giornata.domain.machines.health import newcomer
 from giornata.protocol.events import EventType
-from giornata.protocol.specs import CANARY_KIND
-from giornata.protocol.work import (
+from giornata.protocol.node.work import (
     Claim,
     ClaimReply,
     FailAttempt,
@@ -39,6 +37,8 @@ from giornata.protocol.work import (
     Order,
     ReleaseAttempt,
 )
+from giornata.protocol.project.admin import Scope
+from giornata.protocol.specs import CANARY_KIND
 from giornata.store import schema
 from giornata.store.database.database import open_store
 from giornata.store.database.migrate import migrate

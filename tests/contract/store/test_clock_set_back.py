@@ -2,10 +2,10 @@
 
 from tests.fixtures.store_rig import StoreRig
 
+from giornata.control.attempts.ending.lapse import lapse_leases
 from giornata.control.attempts.heartbeat import heartbeat
-from giornata.control.attempts.lapse import lapse_leases
-from giornata.domain.attempt import CLOCKS_AGREE_MS
-from giornata.protocol.work import Heartbeat
+from giornata.domain.jobs.attempt import CLOCKS_AGREE_MS
+from giornata.protocol.node.work import Heartbeat
 from giornata.store import schema
 
 DAY_S = 86_400.0

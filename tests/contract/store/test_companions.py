@@ -4,23 +4,23 @@ import pytest
 from tests.fixtures.store_rig import StoreRig
 from tests.fixtures.users import ANN, move_in, new_dataset, new_job, train
 
-from giornata.control.attempts.claim import Asked, claim_each, nothing_yet
+from giornata.control.attempts.claiming.claim import Asked, claim_each, nothing_yet
+from giornata.control.attempts.ending.lapse import lapse_leases
+from giornata.control.attempts.ending.reported_ends import fail
 from giornata.control.attempts.heartbeat import Beat, heartbeat_each
-from giornata.control.attempts.lapse import lapse_leases
-from giornata.control.attempts.reported_ends import fail
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.fleets.nodes import list_nodes
 from giornata.control.jobs.retry import retry
 from giornata.control.jobs.stop_job import cancel
-from giornata.control.jobs.submit import submit
+from giornata.control.jobs.submission.submit import submit
 from giornata.control.monitoring import read_gauges
 from giornata.domain.errors import LeaseLost
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import ROOT_PROJECT, NodeState, Scope
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.jobs import SubmitJob
-from giornata.protocol.joint import joint_key_of
-from giornata.protocol.work import Claim, FailAttempt, Heartbeat, HeartbeatReply, Order
+from giornata.protocol.node.joint import joint_key_of
+from giornata.protocol.node.work import Claim, FailAttempt, Heartbeat, HeartbeatReply, Order
+from giornata.protocol.project.admin import ROOT_PROJECT, NodeState, Scope
 from giornata.store import schema
 
 ADMIN = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_root")

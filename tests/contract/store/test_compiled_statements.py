@@ -11,10 +11,10 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from tests.fixtures.picture_rig import PictureRig
 from tests.fixtures.store_rig import StoreRig
 
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.ending.complete import complete
 from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.pictures.settle_order import settle_orders
-from giornata.protocol.work import CompleteAttempt, Heartbeat
+from giornata.protocol.node.work import CompleteAttempt, Heartbeat
 
 
 @contextmanager

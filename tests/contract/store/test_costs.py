@@ -7,18 +7,18 @@ import sqlalchemy as sa
 from tests.fixtures.picture_rig import PictureRig, generate_spec
 from tests.fixtures.store_rig import NODE_CALLER, PRICE, StoreRig
 
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.reported_ends import release
 from giornata.control.attempts.heartbeat import heartbeat
-from giornata.control.attempts.reported_ends import release
 from giornata.control.caller import Caller
-from giornata.control.jobs.read_jobs import get_job, list_jobs
+from giornata.control.jobs.reading.read_jobs import get_job, list_jobs
 from giornata.control.monitoring import read_gauges
 from giornata.control.pictures.settle_order import settle_orders
 from giornata.control.projects.read_costs import read_costs
 from giornata.control.timestamps import instant
 from giornata.domain.errors import Forbidden, InvalidInput
-from giornata.protocol.admin import ROOT_PROJECT, Costs, Scope
-from giornata.protocol.work import CompleteAttempt, Heartbeat, ReleaseAttempt
+from giornata.protocol.node.work import CompleteAttempt, Heartbeat, ReleaseAttempt
+from giornata.protocol.project.admin import ROOT_PROJECT, Costs, Scope
 from giornata.store import schema
 from giornata.store.database.transaction import Transaction
 

@@ -7,18 +7,18 @@ import pytest
 from tests.fixtures.picture_rig import PictureRig
 from tests.fixtures.store_rig import PRICE, StoreRig
 
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.ending.complete import complete
 from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.caller import Caller
-from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.reading.read_jobs import get_job
 from giornata.control.projects import read_daily_costs as reading
 from giornata.control.projects.read_daily_costs import read_daily_costs
 from giornata.control.timestamps import instant
+from giornata.domain.billing.money import MS_PER_DAY
 from giornata.domain.errors import Forbidden, InvalidInput
-from giornata.domain.money import MS_PER_DAY
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.daily_costs import DailyCosts
-from giornata.protocol.work import CompleteAttempt, Heartbeat
+from giornata.protocol.node.work import CompleteAttempt, Heartbeat
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
+from giornata.protocol.project.daily_costs import DailyCosts
 
 ROOT = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_root")
 ANN = Caller(project_id="ann", scopes=Scope.MEMBER.reach, key_id="key_ann")

@@ -11,8 +11,8 @@ from giornata.control.end_of_life.delete_job import delete_job
 from giornata.control.end_of_life.retention import set_retention
 from giornata.control.pictures.settle_order import settle_orders
 from giornata.domain.errors import IllegalTransition
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.end_of_life import SetRetention
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
+from giornata.protocol.project.end_of_life import SetRetention
 from giornata.store.schema import ledger, picture_orders, pictures
 
 OWNER = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_root")

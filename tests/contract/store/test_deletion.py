@@ -28,19 +28,19 @@ from giornata.control.end_of_life.delete_job import delete_job, hide_job
 from giornata.control.end_of_life.delete_project import END_OF_TIME, SETTLED_AFTER_MS, delete_project
 from giornata.control.end_of_life.finish_deletions import finish_deletions
 from giornata.control.end_of_life.pins import list_pins, set_pin
-from giornata.control.jobs.read_jobs import get_job, list_jobs
+from giornata.control.jobs.reading.read_jobs import get_job, list_jobs
 from giornata.control.jobs.retry import retry
 from giornata.control.jobs.stop_job import cancel
-from giornata.control.jobs.submit import submit
+from giornata.control.jobs.submission.submit import submit
 from giornata.control.storage.collect import collect
 from giornata.control.storage.datasets import get_dataset
 from giornata.control.storage.uploads import request_attempt_uploads, request_uploads
 from giornata.domain.errors import Conflict, Forbidden, IllegalTransition, InvalidInput, NotFound
-from giornata.domain.job import JobEvent
-from giornata.domain.reasons import Reason
-from giornata.domain.transfers import SINGLE_PUT_BELOW_BYTES
+from giornata.domain.files.transfers import SINGLE_PUT_BELOW_BYTES
+from giornata.domain.jobs.job import JobEvent
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.work import CommitArtifact, Lease
 from giornata.protocol.uploads import FileToUpload, UploadRequest
-from giornata.protocol.work import CommitArtifact, Lease
 from giornata.store.database.database import Database
 from giornata.store.schema import (
     artifacts,

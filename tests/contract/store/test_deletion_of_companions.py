@@ -12,25 +12,25 @@ from tests.fixtures.store_rig import StoreRig
 from tests.fixtures.users import ROOT
 
 from giornata.control.access.authenticate import signed_in
-from giornata.control.access.device_sign_in import approve_device, begin_device, take_device_key
-from giornata.control.attempts.complete import complete
+from giornata.control.access.signing_in.device_sign_in import approve_device, begin_device, take_device_key
+from giornata.control.attempts.ending.complete import complete
 from giornata.control.audit_log.chain import chain_rows
 from giornata.control.end_of_life.delete_job import delete_job
 from giornata.control.end_of_life.delete_project import SETTLED_AFTER_MS, delete_project
 from giornata.control.end_of_life.finish_deletions import finish_deletions
 from giornata.control.end_of_life.pins import set_pin
-from giornata.control.jobs.read_jobs import get_job
-from giornata.control.jobs.read_sweep import compare_jobs, get_sweep
+from giornata.control.jobs.reading.read_jobs import get_job
+from giornata.control.jobs.reading.read_sweep import compare_jobs, get_sweep
 from giornata.control.jobs.settle_sweep import settle_sweeps
 from giornata.control.jobs.stop_job import cancel
 from giornata.control.projects.set_quotas import set_quotas
 from giornata.domain.errors import Conflict, IllegalTransition, NotFound
-from giornata.protocol.admin import Scope
-from giornata.protocol.people import Role
-from giornata.protocol.quotas import SetQuotas
-from giornata.protocol.sign_in import ApproveDevice, AuthorizeDevice, DeviceRefusal
+from giornata.protocol.account.people import Role
+from giornata.protocol.account.sign_in import ApproveDevice, AuthorizeDevice, DeviceRefusal
+from giornata.protocol.node.work import CompleteAttempt
+from giornata.protocol.project.admin import Scope
+from giornata.protocol.project.quotas import SetQuotas
 from giornata.protocol.specs import AUDIT_KIND
-from giornata.protocol.work import CompleteAttempt
 from giornata.store import schema
 
 ANN_OWNER = replace(ANN, scopes=Scope.ADMIN.reach)

@@ -2,12 +2,12 @@
 
 from tests.fixtures.store_rig import StoreRig
 
-from giornata.control.attempts.lapse import lapse_leases
-from giornata.control.attempts.reported_ends import fail
+from giornata.control.attempts.ending.lapse import lapse_leases
+from giornata.control.attempts.ending.reported_ends import fail
 from giornata.control.fleet_views import demand_of
-from giornata.control.ports.work_rows import QueuedDemand
-from giornata.domain.reasons import Reason
-from giornata.protocol.work import FailAttempt
+from giornata.control.ports.node_queries.work_rows import QueuedDemand
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.work import FailAttempt
 
 
 def demand(rig: StoreRig) -> list[QueuedDemand]:

@@ -12,7 +12,9 @@ from tests.fixtures.people import HOME, ROOT, new_person, signed_in_at
 from tests.fixtures.users import move_in
 
 from giornata.control.access.authenticate import authenticate, signed_in
-from giornata.control.access.device_sign_in import (
+from giornata.control.access.keys import create_key, list_keys, revoke_key, rotate_key
+from giornata.control.access.members import remove_member, set_member
+from giornata.control.access.signing_in.device_sign_in import (
     CODE_TTL_S,
     KEPT_AFTER_MS,
     MOST_WAITING_PER_ADDRESS,
@@ -23,12 +25,11 @@ from giornata.control.access.device_sign_in import (
     find_device,
     take_device_key,
 )
-from giornata.control.access.keys import create_key, list_keys, revoke_key, rotate_key
-from giornata.control.access.members import remove_member, set_member
-from giornata.control.access.sessions import Visitor
+from giornata.control.access.signing_in.sessions import Visitor
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.process_cache import ProcessCache
+from giornata.control.memory.process_cache import ProcessCache
+from giornata.domain.accounts.user_codes import user_code_from
 from giornata.domain.errors import (
     Conflict,
     Forbidden,
@@ -39,10 +40,8 @@ from giornata.domain.errors import (
     TooMany,
     Unauthenticated,
 )
-from giornata.domain.user_codes import user_code_from
-from giornata.protocol.admin import CreatedKey, CreateKey, RotateKey, Scope
-from giornata.protocol.people import Role, SetMember
-from giornata.protocol.sign_in import (
+from giornata.protocol.account.people import Role, SetMember
+from giornata.protocol.account.sign_in import (
     ApproveDevice,
     AuthorizeDevice,
     DeviceAuthorization,
@@ -50,6 +49,7 @@ from giornata.protocol.sign_in import (
     DeviceToken,
     FindDevice,
 )
+from giornata.protocol.project.admin import CreatedKey, CreateKey, RotateKey, Scope
 
 WITHIN_S = 5
 DEVICE = Visitor(address="203.0.113.9", agent="giornata")

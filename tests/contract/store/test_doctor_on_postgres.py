@@ -16,7 +16,7 @@ from giornata.client.trust import trusted
 from giornata.control.audit_log.chain import chain_rows
 from giornata.control.audit_log.record import SYSTEM, audit_row
 from giornata.control.context import Foundations
-from giornata.domain.audit_log import AuditVerb
+from giornata.domain.accounts.audit_log import AuditVerb
 from giornata.store.database.dialects import connection_name, parse_url, postgres
 from giornata.store.schema import audit_log
 

@@ -3,13 +3,13 @@
 from tests.fixtures.contexts import START_MS
 from tests.fixtures.store_rig import StoreRig
 
-from giornata.control.attempts.complete import complete
-from giornata.control.attempts.reported_ends import fail, release
-from giornata.control.durations import LENGTH_BOUNDS_S, WAIT_BOUNDS_S
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.reported_ends import fail, release
 from giornata.control.jobs.stop_job import expire_deadlines, stop_job
-from giornata.domain.job import JobEvent
-from giornata.domain.reasons import Reason
-from giornata.protocol.work import CompleteAttempt, FailAttempt, ReleaseAttempt
+from giornata.control.memory.durations import LENGTH_BOUNDS_S, WAIT_BOUNDS_S
+from giornata.domain.jobs.job import JobEvent
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.work import CompleteAttempt, FailAttempt, ReleaseAttempt
 
 
 def seconds(rig: StoreRig) -> tuple[dict[str, float], dict[str, float]]:

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 from tests.fixtures.store_rig import StoreRig
 
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.lapse import lapse_leases
+from giornata.control.attempts.ending.reported_ends import fail, release
 from giornata.control.attempts.heartbeat import heartbeat
-from giornata.control.attempts.lapse import lapse_leases
-from giornata.control.attempts.reported_ends import fail, release
 from giornata.control.jobs.stop_job import stop_job
 from giornata.domain.errors import Conflict, InvalidInput, LeaseLost
-from giornata.domain.job import JobEvent
-from giornata.domain.reasons import BAN, REPORTABLE_FAILURES, RETRY, STRIKE, Reason
-from giornata.protocol.pipe import FaultLine
-from giornata.protocol.work import CompleteAttempt, FailAttempt, Heartbeat, Lease, ReleaseAttempt
+from giornata.domain.jobs.job import JobEvent
+from giornata.domain.jobs.reasons import BAN, REPORTABLE_FAILURES, RETRY, STRIKE, Reason
+from giornata.protocol.node.pipe import FaultLine
+from giornata.protocol.node.work import CompleteAttempt, FailAttempt, Heartbeat, Lease, ReleaseAttempt
 from giornata.store import schema
 
 

@@ -7,17 +7,17 @@ from tests.fixtures.fleet_rig import POLICY, FleetRig
 from tests.fixtures.fleets import node_of
 from tests.fixtures.store_rig import NODE_CALLER
 
-from giornata.control.attempts.known_node import note_checks
-from giornata.control.attempts.lift_bans import lift_bans
-from giornata.control.attempts.reported_ends import fail
+from giornata.control.attempts.claiming.known_node import note_checks
+from giornata.control.attempts.ending.lift_bans import lift_bans
+from giornata.control.attempts.ending.reported_ends import fail
 from giornata.control.caller import Caller
 from giornata.control.fleets.read_fleets import read_fleet
-from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.reading.read_jobs import get_job
 from giornata.control.ports.fleet import Instance, InstanceState, Limits
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.node_checks import NodeChecks
-from giornata.protocol.work import FailAttempt
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.node_checks import NodeChecks
+from giornata.protocol.node.work import FailAttempt
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 from giornata.store import schema
 
 ADMIN = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_admin")

@@ -4,15 +4,15 @@ import pytest
 from tests.fixtures.fleets import ToyFleet, governed, with_fleets
 from tests.fixtures.users import ANN, BOB, NODE, claim, end, move_in, new_dataset, new_job, progress, train
 
-from giornata.control.attempts.claim import claim_once
+from giornata.control.attempts.claiming.claim import claim_once
 from giornata.control.context import Context
-from giornata.control.jobs.estimate import estimate
+from giornata.control.jobs.submission.estimate import estimate
 from giornata.control.storage.datasets import create_dataset
-from giornata.domain.job import JobEvent
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.job import JobEvent
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.jobs import Estimate, SubmitJob
+from giornata.protocol.node.work import Claim, NodeInfo
 from giornata.protocol.uploads import CreateDataset, DatasetItem
-from giornata.protocol.work import Claim, NodeInfo
 
 
 @pytest.fixture(autouse=True)

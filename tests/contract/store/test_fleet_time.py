@@ -4,7 +4,7 @@ from tests.contract.store.test_costs import ROOT, a_life, add_instance, during, 
 from tests.fixtures.store_rig import StoreRig
 
 from giornata.control.monitoring import read_gauges
-from giornata.control.ports.money_store import FleetTime
+from giornata.control.ports.user_queries.money_store import FleetTime
 from giornata.control.projects.fleet_time import DAY_MS, HOUR_MS, SETTLES_MS, sum_fleet_time
 
 PARTS = ("startup", "useful", "lost", "at_risk", "idle")

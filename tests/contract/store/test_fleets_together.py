@@ -6,15 +6,15 @@ import pytest
 from tests.fixtures.fleets import ToyFleet, ask_for_work, governed, node_of, with_fleets
 from tests.fixtures.store_rig import StoreRig
 
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.ending.complete import complete
 from giornata.control.caller import Caller
 from giornata.control.fleet_loops import fleet_loops
 from giornata.control.fleets.operator_actions import pause_fleet, resume_fleet
 from giornata.control.loops import Loops
 from giornata.domain.errors import FleetUnavailable
-from giornata.domain.fleet_plan import ScalingPolicy
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.work import ClaimReply, CompleteAttempt
+from giornata.domain.fleets.fleet_plan import ScalingPolicy
+from giornata.protocol.node.work import ClaimReply, CompleteAttempt
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 
 SLOW = ScalingPolicy(max_nodes=3, expected_startup_s=600)
 QUICK = replace(SLOW, expected_startup_s=60)

@@ -3,15 +3,15 @@
 import pytest
 from tests.fixtures.users import ANN, BOB, NODE, claim, move_in, new_dataset, new_job, progress, train
 
-from giornata.control.attempts.claim import claim_once
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.claiming.claim import claim_once
+from giornata.control.attempts.ending.complete import complete
 from giornata.control.context import Context
-from giornata.control.jobs.estimate import estimate
-from giornata.control.jobs.submit import submit
+from giornata.control.jobs.submission.estimate import estimate
+from giornata.control.jobs.submission.submit import submit
 from giornata.control.timestamps import instant
-from giornata.domain.job import JobState
+from giornata.domain.jobs.job import JobState
 from giornata.protocol.jobs import Estimate, SubmitJob
-from giornata.protocol.work import Claim, CompleteAttempt, Lease, NodeInfo
+from giornata.protocol.node.work import Claim, CompleteAttempt, Lease, NodeInfo
 
 START_S, STEP_S = 20, 3
 NODES = ("node_00000001", "node_00000002")

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from tests.fixtures.fleets import ToyFleet, ask_for_work, governed, node_of, with_fleets
 
-from giornata.control.attempts.reported_ends import release
+from giornata.control.attempts.ending.reported_ends import release
 from giornata.control.fleets.reconcile import reconcile_fleet
 from giornata.control.fleets.scale import scale_fleet
-from giornata.domain.fleet_plan import ScalingPolicy
-from giornata.protocol.work import ReleaseAttempt
+from giornata.domain.fleets.fleet_plan import ScalingPolicy
+from giornata.protocol.node.work import ReleaseAttempt
 from giornata.store import schema
 
 POLICY = ScalingPolicy(max_nodes=5, idle_timeout_s=3600)

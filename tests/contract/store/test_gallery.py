@@ -16,13 +16,13 @@ from giornata.control.caller import Caller
 from giornata.control.end_of_life.delete_job import delete_job
 from giornata.control.end_of_life.delete_pictures import delete_pictures
 from giornata.control.end_of_life.pins import set_pin
-from giornata.control.jobs.gallery import GallerySearch, find_pictures, mark_pictures
-from giornata.control.jobs.picture_archive import archive_pictures
+from giornata.control.jobs.reading.gallery import GallerySearch, find_pictures, mark_pictures
+from giornata.control.jobs.reading.picture_archive import archive_pictures
 from giornata.control.timestamps import instant
 from giornata.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.gallery import ChosenPictures, FoundPicture, MarkPictures
-from giornata.protocol.pictures import PictureId
+from giornata.protocol.node.pictures import PictureId
+from giornata.protocol.orders.gallery import ChosenPictures, FoundPicture, MarkPictures
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 from giornata.store import schema
 
 OWNER = Caller(project_id=ROOT_PROJECT, scopes=Scope.MEMBER.reach, key_id="key_owner")

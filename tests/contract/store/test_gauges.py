@@ -9,22 +9,22 @@ from tests.fixtures.store_rig import StoreRig
 from giornata.control.access.authenticate import authenticate
 from giornata.control.access.install import install
 from giornata.control.access.keys import create_key
-from giornata.control.attempts.claim import claim_once
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.claiming.claim import claim_once
+from giornata.control.attempts.ending.complete import complete
 from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.stop_job import cancel
-from giornata.control.jobs.submit import submit
+from giornata.control.jobs.submission.submit import submit
 from giornata.control.monitoring import read_gauges
 from giornata.control.pictures.settle_order import settle_orders
-from giornata.control.ports.gauges import PictureGauges
+from giornata.control.ports.node_queries.gauges import PictureGauges
 from giornata.control.projects.set_budget import change_job
-from giornata.domain.picture import PictureState
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import ROOT_PROJECT, CreateKey, NodeState, Scope
+from giornata.domain.generation.picture import PictureState
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.jobs import ChangeJob, SubmitJob
-from giornata.protocol.work import Claim, CompleteAttempt, Heartbeat, NodeInfo
+from giornata.protocol.node.work import Claim, CompleteAttempt, Heartbeat, NodeInfo
+from giornata.protocol.project.admin import ROOT_PROJECT, CreateKey, NodeState, Scope
 from giornata.store import schema
 from giornata.store.schema import attempts
 

@@ -13,10 +13,10 @@ from tests.fixtures.users import ANN, BOB, claim, move_in, new_job
 from giornata.control.attempts.report import add_log_lines, add_notice
 from giornata.control.context import Context
 from giornata.control.end_of_life.delete_job import delete_job
-from giornata.control.jobs.history_heads import JOBS_AT_ONCE, HistoryPart, read_heads
-from giornata.control.jobs.job_outputs import read_events, read_logs
-from giornata.control.process_cache import ProcessCache
-from giornata.protocol.work import LogLines, NoticeReport
+from giornata.control.jobs.reading.history_heads import JOBS_AT_ONCE, HistoryPart, read_heads
+from giornata.control.jobs.reading.job_outputs import read_events, read_logs
+from giornata.control.memory.process_cache import ProcessCache
+from giornata.protocol.node.work import LogLines, NoticeReport
 
 EVENTS, LOGS, PICTURES = HistoryPart
 

@@ -13,8 +13,8 @@ from giornata.control.caller import Caller
 from giornata.control.pictures.kept_annotations import NOTED_EVERY_MS
 from giornata.control.storage.uploads import commit_cache
 from giornata.protocol.generation.annotators import ANNOTATION_ENTRY, annotation_key
-from giornata.protocol.pictures import PictureLease
-from giornata.protocol.work import CommitCache
+from giornata.protocol.node.pictures import PictureLease
+from giornata.protocol.node.work import CommitCache
 from giornata.store import schema
 
 PHOTO, EDGES = b"a photo", b"the edges of a photo"

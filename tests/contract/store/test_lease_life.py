@@ -8,20 +8,19 @@ import sqlalchemy as sa
 from tests.fixtures.store_rig import StoreRig
 
 from giornata.control.attempts.commit import commit_artifact, commit_checkpoint
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.lapse import lapse_leases
+from giornata.control.attempts.ending.reported_ends import fail, release
 from giornata.control.attempts.heartbeat import heartbeat
-from giornata.control.attempts.lapse import lapse_leases
 from giornata.control.attempts.reject_checkpoint import reject_checkpoint
 from giornata.control.attempts.report import add_log_lines, add_notice, put_metrics
-from giornata.control.attempts.reported_ends import fail, release
 from giornata.control.caller import Caller
-from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.reading.read_jobs import get_job
 from giornata.control.jobs.stop_job import expire_deadlines, stop_job
 from giornata.domain.errors import IllegalTransition, LeaseLost
-from giornata.domain.job import JobEvent
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.work import (
+from giornata.domain.jobs.job import JobEvent
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.work import (
     CommitArtifact,
     CompleteAttempt,
     FailAttempt,
@@ -34,6 +33,7 @@ from giornata.protocol.work import (
     ReleaseAttempt,
     StepMetrics,
 )
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 from giornata.store import schema
 
 Write = Callable[[StoreRig, Lease], object]

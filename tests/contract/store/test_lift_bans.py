@@ -7,21 +7,21 @@ from datetime import timedelta
 import pytest
 from tests.fixtures.store_rig import StoreRig
 
-from giornata.control.attempts.complete import complete
-from giornata.control.attempts.lapse import lapse_leases
-from giornata.control.attempts.lift_bans import lift_bans
-from giornata.control.attempts.reported_ends import fail, release
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.lapse import lapse_leases
+from giornata.control.attempts.ending.lift_bans import lift_bans
+from giornata.control.attempts.ending.reported_ends import fail, release
 from giornata.control.caller import Caller
 from giornata.control.fleets.operator_actions import quarantine_machine, release_machine
 from giornata.control.fleets.reap import reap
 from giornata.control.fleets.stragglers import order_release
-from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.reading.read_jobs import get_job
 from giornata.control.jobs.retry import retry
 from giornata.control.timestamps import instant
 from giornata.domain.errors import IllegalTransition, NotFound
-from giornata.domain.reasons import BAN, REPORTABLE_FAILURES, Reason
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.work import CompleteAttempt, FailAttempt, Lease, NodeInfo, ReleaseAttempt
+from giornata.domain.jobs.reasons import BAN, REPORTABLE_FAILURES, Reason
+from giornata.protocol.node.work import CompleteAttempt, FailAttempt, Lease, NodeInfo, ReleaseAttempt
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 from giornata.store import schema
 
 ADMIN = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_admin")

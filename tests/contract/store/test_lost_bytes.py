@@ -11,17 +11,15 @@ from tests.fixtures.store_rig import StoreRig
 from tests.fixtures.users import ROOT, have
 
 from giornata.control.attempts.commit import commit_artifact, commit_checkpoint
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.reported_ends import release
 from giornata.control.attempts.reject_checkpoint import reject_checkpoint
-from giornata.control.attempts.reported_ends import release
 from giornata.control.context import Context
 from giornata.control.ports.blobs import Stored
 from giornata.control.storage.datasets import create_dataset
 from giornata.control.storage.uploads import commit_cache, get_cache, request_attempt_uploads, request_uploads
 from giornata.domain.errors import BlobMissing, Conflict, InvalidInput, LeaseLost, Unavailable
-from giornata.protocol.admin import ROOT_PROJECT
-from giornata.protocol.uploads import CreateDataset, DatasetItem, FileToUpload, UploadRequest
-from giornata.protocol.work import (
+from giornata.protocol.node.work import (
     CommitArtifact,
     CommitCache,
     CommitCheckpoint,
@@ -30,6 +28,8 @@ from giornata.protocol.work import (
     Lease,
     ReleaseAttempt,
 )
+from giornata.protocol.project.admin import ROOT_PROJECT
+from giornata.protocol.uploads import CreateDataset, DatasetItem, FileToUpload, UploadRequest
 from giornata.store import schema
 
 KEEP_ALL = {"checkpoints_keep_latest": 100}

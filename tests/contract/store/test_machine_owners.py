@@ -11,26 +11,26 @@ from tests.contract.store.test_budgets import statements
 from tests.contract.store.test_reap import ListedFleet
 from tests.fixtures.store_rig import NODE_CALLER, StoreRig
 
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.claiming.known_node import node_policy, note_checks
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.reported_ends import fail
 from giornata.control.attempts.heartbeat import heartbeat
-from giornata.control.attempts.known_node import node_policy, note_checks
-from giornata.control.attempts.reported_ends import fail
 from giornata.control.caller import Caller
 from giornata.control.context import GovernedFleet
 from giornata.control.fleets.nodes import list_nodes
 from giornata.control.fleets.operator_actions import list_machines, quarantine_machine, release_machine
 from giornata.control.fleets.reap import reap
 from giornata.control.fleets.stragglers import move_stragglers
-from giornata.control.jobs.job_outputs import read_events
-from giornata.control.jobs.read_jobs import get_job, list_jobs
+from giornata.control.jobs.reading.job_outputs import read_events
+from giornata.control.jobs.reading.read_jobs import get_job, list_jobs
 from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
-from giornata.domain.health import MachineState
-from giornata.domain.node_checks import NodeThresholds
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.node_checks import NodeChecks
-from giornata.protocol.work import CompleteAttempt, FailAttempt, Heartbeat, Lease, NodeInfo
+from giornata.domain.jobs.reasons import Reason
+from giornata.domain.machines.health import MachineState
+from giornata.domain.machines.node_checks import NodeThresholds
+from giornata.protocol.node.node_checks import NodeChecks
+from giornata.protocol.node.work import CompleteAttempt, FailAttempt, Heartbeat, Lease, NodeInfo
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 from giornata.store import schema
 from giornata.store.database.dialects import parse_url, postgres, sqlite_writer
 from giornata.store.database.migrate import _config, migrate

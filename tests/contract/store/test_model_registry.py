@@ -11,7 +11,7 @@ from tests.fixtures.model_files import SD15_BASE, SD15_LORA, SDXL_BASE, SDXL_LOR
 from tests.fixtures.users import ANN, ANN_ADMIN, BOB, NODE, ROOT, have, move_in
 
 from giornata.control.access.keep_secrets import set_secret
-from giornata.control.attempts.known_node import note_checks
+from giornata.control.attempts.claiming.known_node import note_checks
 from giornata.control.context import Context
 from giornata.control.models.downloads import downloads_of
 from giornata.control.models.register import add_model, change_model, list_models, remove_model
@@ -19,11 +19,11 @@ from giornata.control.models.resolve import bring_models, resolve_models
 from giornata.control.ports.model_registry import RemoteModel
 from giornata.control.storage.collect import collect
 from giornata.domain.errors import Forbidden, InvalidInput, NotFound, Unavailable
-from giornata.domain.model_kinds import ModelFamily, ModelKind
+from giornata.domain.generation.model_kinds import ModelFamily, ModelKind
 from giornata.protocol.models import AddModel, ChangeModel
-from giornata.protocol.node_checks import NodeChecks, NodeFigures
-from giornata.protocol.secrets import SetSecret
-from giornata.protocol.work import NodeInfo
+from giornata.protocol.node.node_checks import NodeChecks, NodeFigures
+from giornata.protocol.node.work import NodeInfo
+from giornata.protocol.project.secrets import SetSecret
 
 BASE, LORA = model_file(SDXL_BASE), model_file(SDXL_LORA)
 BASE_15, LORA_15 = model_file(SD15_BASE), model_file(SD15_LORA)

@@ -12,20 +12,20 @@ from tests.fixtures.store_rig import PRICE, StoreRig
 from tests.fixtures.users import ANN, move_in, new_dataset, train
 from tests.fixtures.users import ROOT as USERS_ROOT
 
-from giornata.control.attempts.complete import complete
-from giornata.control.attempts.reported_ends import release
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.reported_ends import release
 from giornata.control.budgets.budgets import project_spent
 from giornata.control.context import Context
-from giornata.control.jobs.read_jobs import get_job
-from giornata.control.jobs.submit import submit
-from giornata.control.process_cache import ProcessCache
+from giornata.control.jobs.reading.read_jobs import get_job
+from giornata.control.jobs.submission.submit import submit
+from giornata.control.memory.process_cache import ProcessCache
 from giornata.control.projects.set_budget import change_job, set_project_budget, settle_budgets
-from giornata.domain.budget import Spent, month_of, month_start_ms
+from giornata.domain.billing.budget import Spent, month_of, month_start_ms
+from giornata.domain.billing.money import cost_micro_usd
 from giornata.domain.errors import OverBudget
-from giornata.domain.money import cost_micro_usd
-from giornata.protocol.admin import ROOT_PROJECT, Project, SetBudget
 from giornata.protocol.jobs import ChangeJob
-from giornata.protocol.work import CompleteAttempt, Lease, Order, ReleaseAttempt
+from giornata.protocol.node.work import CompleteAttempt, Lease, Order, ReleaseAttempt
+from giornata.protocol.project.admin import ROOT_PROJECT, Project, SetBudget
 from giornata.store import schema
 
 DAY_MS = 86_400_000

@@ -17,11 +17,11 @@ from tests.fixtures.databases import new_sqlite, opened
 from tests.fixtures.users import ANN, NODE, move_in, new_dataset, train
 
 from giornata.blobs.filesystem import FilesystemBlobs
-from giornata.control.attempts.claim import claim_once
+from giornata.control.attempts.claiming.claim import claim_once
 from giornata.control.context import Context
-from giornata.control.jobs.submit import submit
+from giornata.control.jobs.submission.submit import submit
 from giornata.domain.errors import InvalidInput, Unavailable
-from giornata.protocol.work import Claim, NodeInfo
+from giornata.protocol.node.work import Claim, NodeInfo
 from giornata.store.database.database import Database
 from giornata.store.database.dialects import parse_url, postgres, sqlite_reader
 from giornata.store.database.migrate import migrate

@@ -6,16 +6,16 @@ import pytest
 from tests.fixtures.store_rig import NODE_CALLER, StoreRig
 from tests.fixtures.users import ANN, ROOT, move_in
 
-from giornata.control.attempts.claim import Asked, claim_each
-from giornata.control.attempts.reported_ends import fail
+from giornata.control.attempts.claiming.claim import Asked, claim_each
+from giornata.control.attempts.ending.reported_ends import fail
 from giornata.control.context import Context
-from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.reading.read_jobs import get_job
 from giornata.control.jobs.retry import retry
 from giornata.control.jobs.stop_job import cancel
-from giornata.control.jobs.submit import submit
-from giornata.domain.reasons import Reason
+from giornata.control.jobs.submission.submit import submit
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.jobs import SubmitJob
-from giornata.protocol.work import Claim, ClaimReply, FailAttempt, NodeInfo
+from giornata.protocol.node.work import Claim, ClaimReply, FailAttempt, NodeInfo
 from giornata.store import schema
 
 GB = 10**9

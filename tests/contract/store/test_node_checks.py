@@ -6,16 +6,16 @@ from dataclasses import replace
 import pytest
 from tests.fixtures.store_rig import NODE_CALLER, StoreRig
 
-from giornata.control.attempts.known_node import node_policy, note_checks
+from giornata.control.attempts.claiming.known_node import node_policy, note_checks
 from giornata.control.caller import Caller
 from giornata.control.context import Context, GovernedFleet
 from giornata.control.fleets.nodes import list_nodes
 from giornata.control.storage.collect import collect
 from giornata.domain.errors import Conflict, Forbidden
-from giornata.domain.node_checks import MIB, NodeThresholds
-from giornata.domain.transfers import probe_sha256, probe_size
-from giornata.protocol.admin import ROOT_PROJECT, Node, Scope
-from giornata.protocol.node_checks import NodeChecks, NodeFigures
+from giornata.domain.files.transfers import probe_sha256, probe_size
+from giornata.domain.machines.node_checks import MIB, NodeThresholds
+from giornata.protocol.node.node_checks import NodeChecks, NodeFigures
+from giornata.protocol.project.admin import ROOT_PROJECT, Node, Scope
 from giornata.store import schema
 
 ADMIN = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_admin")

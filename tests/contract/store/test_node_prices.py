@@ -11,18 +11,18 @@ from tests.fixtures.users import ANN_ADMIN, ROOT
 
 from giornata.control.access.authenticate import authenticate
 from giornata.control.access.keys import create_key, list_keys, revoke_key
+from giornata.control.attempts.claiming.known_node import note_checks
+from giornata.control.attempts.ending.reported_ends import release
 from giornata.control.attempts.heartbeat import heartbeat
-from giornata.control.attempts.known_node import note_checks
-from giornata.control.attempts.reported_ends import release
 from giornata.control.caller import Caller
 from giornata.control.fleets.reconcile import reconcile_fleet
-from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.reading.read_jobs import get_job
 from giornata.control.policy import Policy
 from giornata.control.ports.fleet import Instance, InstanceState, Limits, Price
 from giornata.domain.errors import Forbidden, InvalidInput
-from giornata.protocol.admin import CreateKey, Scope
-from giornata.protocol.node_checks import NodeChecks
-from giornata.protocol.work import Heartbeat, NodeInfo, Order, ReleaseAttempt
+from giornata.protocol.node.node_checks import NodeChecks
+from giornata.protocol.node.work import Heartbeat, NodeInfo, Order, ReleaseAttempt
+from giornata.protocol.project.admin import CreateKey, Scope
 from giornata.store import schema
 
 LIE = 100_000_000_000  # the most that the protocol lets a node say: 55 dollars in two seconds

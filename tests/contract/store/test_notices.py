@@ -4,7 +4,7 @@ from tests.contract.store.test_races import at_once
 from tests.fixtures.store_rig import StoreRig
 
 from giornata.control.attempts.report import add_notice
-from giornata.protocol.work import NoticeReport
+from giornata.protocol.node.work import NoticeReport
 from giornata.store import schema
 
 

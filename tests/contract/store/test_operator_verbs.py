@@ -7,8 +7,8 @@ from tests.fixtures.fleet_rig import POLICY, FleetRig
 from tests.fixtures.fleets import TalkativeFleet, ToyFleet, ask_for_work, governed, node_of, with_fleets
 from tests.fixtures.store_rig import NODE_CALLER
 
+from giornata.control.attempts.ending.reported_ends import release
 from giornata.control.attempts.heartbeat import heartbeat
-from giornata.control.attempts.reported_ends import release
 from giornata.control.caller import Caller
 from giornata.control.fleets.nodes import drain_node, list_nodes, undrain_node
 from giornata.control.fleets.operator_actions import pause_fleet, resume_fleet, scale_by_hand
@@ -17,10 +17,10 @@ from giornata.control.fleets.reconcile import reconcile_fleet
 from giornata.control.fleets.roll import ask_to_roll
 from giornata.control.ports.fleet import Instance, InstanceState, Limits
 from giornata.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
-from giornata.domain.scaling_windows import parse_window
-from giornata.protocol.admin import ROOT_PROJECT, NodeState, Scope
-from giornata.protocol.fleets import ScaleFleet
-from giornata.protocol.work import Heartbeat, Order, ReleaseAttempt
+from giornata.domain.fleets.scaling_windows import parse_window
+from giornata.protocol.node.fleets import ScaleFleet
+from giornata.protocol.node.work import Heartbeat, Order, ReleaseAttempt
+from giornata.protocol.project.admin import ROOT_PROJECT, NodeState, Scope
 from giornata.store import schema
 
 ADMIN = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_admin")

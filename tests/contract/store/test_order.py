@@ -1,4 +1,4 @@
-"""The claim hands out jobs in the order of `domain.routing.rank`, whatever the queue."""
+"""The claim hands out jobs in the order of `domain.jobs.routing.rank`, whatever the queue."""
 
 from dataclasses import dataclass, replace
 
@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.fixtures.store_rig import StoreRig, job_row
 
-from giornata.control.ports.work_rows import Taking, Wanted
-from giornata.domain.reasons import Reason
-from giornata.domain.routing import AFFINITY_WINDOW, Candidate, rank
+from giornata.control.ports.node_queries.work_rows import Taking, Wanted
+from giornata.domain.jobs.reasons import Reason
+from giornata.domain.jobs.routing import AFFINITY_WINDOW, Candidate, rank
 from giornata.protocol.specs import AUDIT_KIND
 from giornata.store import schema
 from giornata.store.database.database import Database

@@ -10,7 +10,7 @@ from tests.fixtures.contexts import FinePicture
 from tests.fixtures.users import ANN, have, move_in
 
 from giornata.control.context import Context
-from giornata.control.jobs.order_models import bring_order_models
+from giornata.control.jobs.submission.order_models import bring_order_models
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.jobs import SubmitJob
 

@@ -10,20 +10,20 @@ from tests.contract.store.test_model_registry import FakeSources
 from tests.fixtures.model_files import SD15_LORA, SDXL_BASE, SDXL_LORA, model_file
 from tests.fixtures.users import ANN, NODE, ROOT, have, move_in
 
-from giornata.control.attempts.claim import claim_once
+from giornata.control.attempts.claiming.claim import claim_once
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.jobs.estimate import estimate
-from giornata.control.jobs.order_models import bring_order_models
 from giornata.control.jobs.stop_job import cancel
-from giornata.control.jobs.submit import JobRequest, submit, submit_each
+from giornata.control.jobs.submission.estimate import estimate
+from giornata.control.jobs.submission.order_models import bring_order_models
+from giornata.control.jobs.submission.submit import JobRequest, submit, submit_each
 from giornata.control.models.register import add_model, list_models, remove_model
 from giornata.control.storage.collect import collect
 from giornata.domain.errors import GiornataError, InvalidInput
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.models import AddModel
-from giornata.protocol.pictures import PictureLease
-from giornata.protocol.work import Claim, NodeInfo
+from giornata.protocol.node.pictures import PictureLease
+from giornata.protocol.node.work import Claim, NodeInfo
 
 BASE, LORA, LORA_15 = model_file(SDXL_BASE), model_file(SDXL_LORA), model_file(SD15_LORA)
 URL = "https://example.org/a.safetensors"

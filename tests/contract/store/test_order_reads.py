@@ -5,10 +5,16 @@ from tests.fixtures.picture_rig import PictureRig, generate_spec
 from tests.fixtures.store_rig import StoreRig
 
 from giornata.control.caller import Caller
-from giornata.control.jobs.order_pictures import read_ended, read_generation, read_picture, read_pictures, read_state
-from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.reading.order_pictures import (
+    read_ended,
+    read_generation,
+    read_picture,
+    read_pictures,
+    read_state,
+)
+from giornata.control.jobs.reading.read_jobs import get_job
 from giornata.domain.errors import NotFound
-from giornata.protocol.admin import ROOT_PROJECT, Scope
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 
 OWNER = Caller(project_id=ROOT_PROJECT, scopes=Scope.MEMBER.reach, key_id="key_owner")
 STRANGER = Caller(project_id="stranger", scopes=Scope.ADMIN.reach, key_id="key_stranger")

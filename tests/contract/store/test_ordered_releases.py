@@ -6,14 +6,14 @@ import pytest
 from tests.contract.store.test_stragglers import cohort, idle_node, lease
 from tests.fixtures.store_rig import StoreRig
 
+from giornata.control.attempts.ending.lapse import lapse_leases
+from giornata.control.attempts.ending.reported_ends import release
 from giornata.control.attempts.heartbeat import Beat, heartbeat, heartbeat_each
-from giornata.control.attempts.lapse import lapse_leases
-from giornata.control.attempts.reported_ends import release
 from giornata.control.context import Context
 from giornata.control.fleets.stragglers import move_stragglers, order_release
 from giornata.domain.errors import LeaseLost
-from giornata.domain.reasons import Reason
-from giornata.protocol.work import Heartbeat, Lease, Order, ReleaseAttempt
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.work import Heartbeat, Lease, Order, ReleaseAttempt
 from giornata.store import schema
 
 BEAT_S = 30.0

@@ -19,10 +19,10 @@ from giornata.control.jobs.stop_job import cancel
 from giornata.control.notifications.manage_webhooks import list_webhooks, read_webhook
 from giornata.control.notifications.own_notifications import read_notifications, set_notifications
 from giornata.domain.errors import Forbidden, NotFound
-from giornata.protocol.admin import CreateKey, Scope
+from giornata.protocol.account.notifications import SetNotifications, ToldJobs
+from giornata.protocol.account.people import ChangeUser, Role
 from giornata.protocol.events import EventType
-from giornata.protocol.notifications import SetNotifications, ToldJobs
-from giornata.protocol.people import ChangeUser, Role
+from giornata.protocol.project.admin import CreateKey, Scope
 from giornata.store import schema
 
 

@@ -25,7 +25,7 @@ from giornata.control.access.invitations import (
 from giornata.control.access.keys import create_key, list_keys, revoke_key, rotate_key
 from giornata.control.access.me import read_me
 from giornata.control.access.members import list_members, remove_member, set_member
-from giornata.control.access.sessions import (
+from giornata.control.access.signing_in.sessions import (
     IDLE_MS,
     KEPT_AFTER_MS,
     SESSION_MS,
@@ -34,14 +34,14 @@ from giornata.control.access.sessions import (
     end_session,
     list_sessions,
 )
-from giornata.control.access.sign_in import change_password, sign_in
+from giornata.control.access.signing_in.sign_in import change_password, sign_in
 from giornata.control.access.users import change_user, create_user, list_users
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.retry import retry
 from giornata.control.jobs.stop_job import cancel
+from giornata.control.memory.process_cache import ProcessCache
 from giornata.control.models.register import add_model
-from giornata.control.process_cache import ProcessCache
 from giornata.control.storage.datasets import get_dataset
 from giornata.domain.errors import (
     Conflict,
@@ -51,9 +51,7 @@ from giornata.domain.errors import (
     SignInDelayed,
     Unauthenticated,
 )
-from giornata.protocol.admin import USER_VERBS, CreatedKey, CreateKey, RotateKey, Scope
-from giornata.protocol.models import AddModel
-from giornata.protocol.people import (
+from giornata.protocol.account.people import (
     AcceptInvitation,
     ChangePassword,
     ChangeUser,
@@ -64,6 +62,8 @@ from giornata.protocol.people import (
     SignIn,
     User,
 )
+from giornata.protocol.models import AddModel
+from giornata.protocol.project.admin import USER_VERBS, CreatedKey, CreateKey, RotateKey, Scope
 from giornata.store.schema import failed_sign_ins, sessions
 
 WITHIN_MS = 5_000

@@ -18,17 +18,23 @@ from tests.fixtures.store_rig import StoreRig
 from giornata.api.app import create_app
 from giornata.control.access.authenticate import authenticate
 from giornata.control.access.keys import create_key
-from giornata.control.attempts.claim import Asked, claim_each
+from giornata.control.attempts.claiming.claim import Asked, claim_each
 from giornata.control.attempts.record_pictures import record_each
 from giornata.control.caller import Caller
 from giornata.control.pictures.picture_report import PictureReport
 from giornata.control.pictures.picture_uploads import picture_uploads
-from giornata.domain.health import RELIABLE_AFTER, MachineHealth
-from giornata.domain.picture import LEASE_KIND
-from giornata.protocol.admin import ROOT_PROJECT, CreateKey, Scope
-from giornata.protocol.held_models import HeldModels, HeldTier
-from giornata.protocol.pictures import DrawnPicture, PictureLease, PictureResults, PictureResultsReply, PictureUploads
-from giornata.protocol.work import Claim, ClaimReply
+from giornata.domain.generation.picture import LEASE_KIND
+from giornata.domain.machines.health import RELIABLE_AFTER, MachineHealth
+from giornata.protocol.node.held_models import HeldModels, HeldTier
+from giornata.protocol.node.pictures import (
+    DrawnPicture,
+    PictureLease,
+    PictureResults,
+    PictureResultsReply,
+    PictureUploads,
+)
+from giornata.protocol.node.work import Claim, ClaimReply
+from giornata.protocol.project.admin import ROOT_PROJECT, CreateKey, Scope
 
 LEASE = 16
 TOGETHER = 4

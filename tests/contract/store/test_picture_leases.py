@@ -7,25 +7,25 @@ import sqlalchemy as sa
 from tests.fixtures.picture_rig import PictureRig, drawn, generate_spec
 from tests.fixtures.store_rig import StoreRig
 
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.lapse import lapse_leases
+from giornata.control.attempts.ending.reported_ends import fail, release
 from giornata.control.attempts.heartbeat import heartbeat
-from giornata.control.attempts.lapse import lapse_leases
-from giornata.control.attempts.reported_ends import fail, release
 from giornata.control.caller import Caller
-from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.reading.read_jobs import get_job
 from giornata.control.jobs.stop_job import cancel
 from giornata.control.pictures.picture_uploads import picture_uploads
 from giornata.control.pictures.settle_order import settle_order, settle_orders
 from giornata.control.projects.set_budget import change_job
 from giornata.control.storage.collect import collect
 from giornata.domain.errors import BlobMismatch, BlobMissing, InvalidInput, LeaseLost
-from giornata.domain.picture import picture_key
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import ROOT_PROJECT, Scope
+from giornata.domain.generation.picture import picture_key
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.generation.preprocess import AnnotationParams
 from giornata.protocol.jobs import ChangeJob
-from giornata.protocol.pictures import DrawnPicture, PictureFlag, PictureUploads
-from giornata.protocol.work import CompleteAttempt, FailAttempt, Heartbeat, Order, ReleaseAttempt
+from giornata.protocol.node.pictures import DrawnPicture, PictureFlag, PictureUploads
+from giornata.protocol.node.work import CompleteAttempt, FailAttempt, Heartbeat, Order, ReleaseAttempt
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 from giornata.store import schema
 
 OWNER = Caller(project_id=ROOT_PROJECT, scopes=Scope.MEMBER.reach, key_id="key_owner")

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from tests.fixtures.databases import migrated_for_a_file
 from tests.fixtures.plans import NUMBERS, plan, rows_read
 
-from giornata.control.ports.picture_store import PicturesWanted
+from giornata.control.ports.node_queries.picture_store import PicturesWanted
 from giornata.store.database.database import Database, open_store
 from giornata.store.database.transaction import Transaction
 from giornata.store.pictures.picture_claiming import first_statement, picture_query, take_statement

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from tests.fixtures.picture_rig import PictureRig
 from tests.fixtures.store_rig import StoreRig
 
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.ending.complete import complete
 from giornata.control.caller import Caller
 from giornata.control.jobs.stop_job import cancel
 from giornata.control.pictures.settle_order import settle_orders
 from giornata.domain.errors import IllegalTransition, LeaseLost
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.work import CompleteAttempt
+from giornata.protocol.node.work import CompleteAttempt
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 from giornata.store import schema
 
 OWNER = Caller(project_id=ROOT_PROJECT, scopes=Scope.MEMBER.reach, key_id="key_owner")

@@ -4,15 +4,15 @@ import pytest
 from tests.fixtures.picture_rig import PictureRig, drawn
 from tests.fixtures.store_rig import StoreRig
 
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.ending.complete import complete
 from giornata.control.attempts.record_pictures import record_each
 from giornata.control.caller import Caller
 from giornata.control.jobs.stop_job import cancel
 from giornata.control.pictures.picture_report import PictureReport
 from giornata.domain.errors import LeaseLost
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.pictures import PictureResults, PictureResultsReply
-from giornata.protocol.work import CompleteAttempt
+from giornata.protocol.node.pictures import PictureResults, PictureResultsReply
+from giornata.protocol.node.work import CompleteAttempt
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 from giornata.store import schema
 
 OWNER = Caller(project_id=ROOT_PROJECT, scopes=Scope.MEMBER.reach, key_id="key_owner")

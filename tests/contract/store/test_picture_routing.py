@@ -10,16 +10,16 @@ from tests.fixtures.store_rig import StoreRig
 
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.reading.read_jobs import get_job
+from giornata.control.memory.process_cache import ProcessCache
 from giornata.control.pictures.model_coverage import model_coverage
 from giornata.control.ports.model_registry import ModelRecord
-from giornata.control.process_cache import ProcessCache
 from giornata.control.storage.collect import collect
 from giornata.domain.errors import NotFound
-from giornata.domain.model_routing import BaseChoice, RoutingPolicy, Tier
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.held_models import HeldModels, HeldTier
-from giornata.protocol.work import ClaimReply
+from giornata.domain.generation.model_routing import BaseChoice, RoutingPolicy, Tier
+from giornata.protocol.node.held_models import HeldModels, HeldTier
+from giornata.protocol.node.work import ClaimReply
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 from giornata.simulate.affinity.routed_fleet import ModelNode, RoutedFleet
 from giornata.simulate.affinity.setting import AffinitySetting
 from giornata.store import schema

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 from tests.fixtures.picture_rig import PictureRig
 from tests.fixtures.store_rig import StoreRig
 
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.ending.complete import complete
 from giornata.control.attempts.heartbeat import heartbeat
 from giornata.domain.errors import Unavailable
-from giornata.protocol.work import CompleteAttempt, Heartbeat
+from giornata.protocol.node.work import CompleteAttempt, Heartbeat
 
 PATIENCE_S = 60.0
 LOCK_MS = 300

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from tests.fixtures.databases import migrated_for_a_file
 from tests.fixtures.plans import NUMBERS, full_scans, plan
 
-from giornata.control.ports.work_rows import Taking, Wanted
+from giornata.control.ports.node_queries.work_rows import Taking, Wanted
 from giornata.store import schema
 from giornata.store.database.database import Database, open_store
 from giornata.store.jobs.attempts import AHEAD, HISTORY, LIVE, RUN_OUT, SINCE_PROGRESS

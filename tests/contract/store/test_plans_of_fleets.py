@@ -10,10 +10,10 @@ import sqlalchemy as sa
 from tests.fixtures.databases import migrated_for_a_file
 from tests.fixtures.plans import NUMBERS, plans, read_whole
 
-from giornata.control.ports.machine_store import PaceRow
-from giornata.control.ports.work_rows import AttemptRow, Beginning, NewEvent, NodeBeat, NodeSighting
-from giornata.domain.health import MachineState
-from giornata.domain.reasons import Reason
+from giornata.control.ports.node_queries.machine_store import PaceRow
+from giornata.control.ports.node_queries.work_rows import AttemptRow, Beginning, NewEvent, NodeBeat, NodeSighting
+from giornata.domain.jobs.reasons import Reason
+from giornata.domain.machines.health import MachineState
 from giornata.protocol.events import EventType
 from giornata.store.database.database import Database, open_store
 from giornata.store.database.transaction import Transaction

@@ -10,10 +10,10 @@ from tests.fixtures.users import ANN_ADMIN, move_in
 from giornata.control.access.authenticate import KEPT_MS, authenticate, remembered
 from giornata.control.access.keys import create_key, revoke_key
 from giornata.control.context import Context
-from giornata.control.process_cache import ProcessCache
+from giornata.control.memory.process_cache import ProcessCache
+from giornata.domain.billing.money import cost_micro_usd
 from giornata.domain.errors import Unauthenticated
-from giornata.domain.money import cost_micro_usd
-from giornata.protocol.admin import CreateKey
+from giornata.protocol.project.admin import CreateKey
 from giornata.store.database.database import Database
 from giornata.store.money.ledger import amount_micro_usd
 

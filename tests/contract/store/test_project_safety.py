@@ -6,13 +6,13 @@ from tests.fixtures.picture_rig import PictureRig, drawn, generate_spec
 from tests.fixtures.store_rig import StoreRig
 from tests.fixtures.users import ANN, NODE, ROOT
 
+from giornata.control.memory.process_cache import ORDER_SPEC_MS
 from giornata.control.pictures.picture_uploads import picture_uploads
-from giornata.control.process_cache import ORDER_SPEC_MS
 from giornata.control.projects.projects import list_projects, set_project_safety
 from giornata.domain.errors import Forbidden, NotFound
-from giornata.domain.picture import SafetyPolicy
-from giornata.protocol.admin import ROOT_PROJECT, SetSafety
-from giornata.protocol.pictures import PictureFlag, PictureUploads
+from giornata.domain.generation.picture import SafetyPolicy
+from giornata.protocol.node.pictures import PictureFlag, PictureUploads
+from giornata.protocol.project.admin import ROOT_PROJECT, SetSafety
 
 OFF, FLAG, BLOCK = SafetyPolicy
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from tests.fixtures.store_rig import StoreRig
 
-from giornata.client.provenance import verified_provenance
+from giornata.client.archives.provenance import verified_provenance
 from giornata.control.attempts.commit import commit_artifact
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.ending.complete import complete
 from giornata.control.caller import Caller
-from giornata.control.jobs.provenance import provenance_key, read_provenance
+from giornata.control.jobs.reading.provenance import provenance_key, read_provenance
 from giornata.domain.errors import InvalidInput, NotFound
-from giornata.protocol.admin import Scope
-from giornata.protocol.work import CommitArtifact, CompleteAttempt
+from giornata.protocol.node.work import CommitArtifact, CompleteAttempt
+from giornata.protocol.project.admin import Scope
 
 ANN = Caller(project_id="ann", scopes=Scope.MEMBER.reach, key_id="key_ann")
 SPEC: dict[str, Any] = {"pretrained_model_name_or_path": "base", "dataset": "ds_none", "max_train_steps": 8}

@@ -8,14 +8,14 @@ import pytest
 import sqlalchemy as sa
 from tests.fixtures.store_rig import NODE_CALLER, StoreRig
 
-from giornata.control.attempts.claim import Asked, claim_each, nothing_yet
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.claiming.claim import Asked, claim_each, nothing_yet
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.lapse import lapse_leases
+from giornata.control.attempts.ending.reported_ends import fail
 from giornata.control.attempts.heartbeat import heartbeat
-from giornata.control.attempts.lapse import lapse_leases
-from giornata.control.attempts.reported_ends import fail
-from giornata.domain.health import HealthPolicy, MachineHealth, MachineState
-from giornata.domain.reasons import Reason
-from giornata.protocol.work import Claim, ClaimReply, CompleteAttempt, FailAttempt, Heartbeat, Lease
+from giornata.domain.jobs.reasons import Reason
+from giornata.domain.machines.health import HealthPolicy, MachineHealth, MachineState
+from giornata.protocol.node.work import Claim, ClaimReply, CompleteAttempt, FailAttempt, Heartbeat, Lease
 from giornata.store import schema
 
 OFFERS_CANARY = ("train", "canary")

@@ -12,30 +12,30 @@ from tests.fixtures.model_files import SDXL_BASE, SDXL_LORA, model_file
 from tests.fixtures.store_rig import NODE_CALLER
 from tests.fixtures.users import ANN, ANN_ADMIN, BOB, ROOT, Bytes, claim, have, move_in, new_dataset, train
 
-from giornata.control.attempts.claim import Asked, claim_each, claim_once
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.claiming.claim import Asked, claim_each, claim_once
+from giornata.control.attempts.ending.complete import complete
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.end_of_life.delete_job import delete_job
-from giornata.control.jobs.order_models import bring_order_models
-from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.reading.read_jobs import get_job
 from giornata.control.jobs.retry import retry
 from giornata.control.jobs.stop_job import cancel
-from giornata.control.jobs.submit import JobRequest, submit, submit_each
-from giornata.control.jobs.submit_sweep import submit_sweep
+from giornata.control.jobs.submission.order_models import bring_order_models
+from giornata.control.jobs.submission.submit import JobRequest, submit, submit_each
+from giornata.control.jobs.submission.submit_sweep import submit_sweep
+from giornata.control.memory.process_cache import ProcessCache
 from giornata.control.models.register import add_model, list_models
-from giornata.control.process_cache import ProcessCache
 from giornata.control.projects.set_budget import set_project_budget
 from giornata.control.projects.set_quotas import read_quotas, set_quotas
 from giornata.control.storage.uploads import request_uploads
 from giornata.domain.errors import Forbidden, GiornataError, InvalidInput, NotFound, OverBudget, OverQuota, QuotaFault
-from giornata.protocol.admin import SetBudget
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.models import AddModel
-from giornata.protocol.quotas import ProjectQuotas, SetQuotas
+from giornata.protocol.node.work import Claim, ClaimReply, CompleteAttempt, NodeInfo
+from giornata.protocol.project.admin import SetBudget
+from giornata.protocol.project.quotas import ProjectQuotas, SetQuotas
 from giornata.protocol.sweeps import SubmitSweep
 from giornata.protocol.uploads import UploadRequest
-from giornata.protocol.work import Claim, ClaimReply, CompleteAttempt, NodeInfo
 
 BASE, LORA = model_file(SDXL_BASE), model_file(SDXL_LORA)
 DAY_S = 86_400

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from tests.fixtures.store_rig import PRICE, StoreRig
 
 from giornata.control.attempts.commit import commit_checkpoint
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.lapse import lapse_leases
 from giornata.control.attempts.heartbeat import heartbeat
-from giornata.control.attempts.lapse import lapse_leases
 from giornata.control.jobs.stop_job import stop_job
 from giornata.control.storage.uploads import request_attempt_uploads
 from giornata.domain.errors import Conflict
-from giornata.domain.job import JobEvent
+from giornata.domain.jobs.job import JobEvent
+from giornata.protocol.node.work import CompleteAttempt, Heartbeat
 from giornata.protocol.uploads import FileToUpload, UploadRequest
-from giornata.protocol.work import CompleteAttempt, Heartbeat
 from giornata.store import schema
 
 ROUNDS = 8

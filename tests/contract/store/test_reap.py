@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 
 from tests.fixtures.store_rig import StoreRig
 
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.reported_ends import fail
 from giornata.control.attempts.heartbeat import heartbeat
-from giornata.control.attempts.reported_ends import fail
 from giornata.control.caller import Caller
 from giornata.control.context import GovernedFleet
 from giornata.control.fleets.operator_actions import quarantine_machine
@@ -15,9 +15,9 @@ from giornata.control.fleets.reap import reap
 from giornata.control.fleets.reconcile import reconcile_fleet
 from giornata.control.ports.fleet import Instance, InstanceState, Limits, Price
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.work import CompleteAttempt, FailAttempt, Heartbeat, NodeInfo, Order
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.work import CompleteAttempt, FailAttempt, Heartbeat, NodeInfo, Order
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 from giornata.store import schema
 
 ADMIN = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_admin")

@@ -3,12 +3,12 @@
 import pytest
 from tests.fixtures.fleet_rig import FleetRig, draining
 
+from giornata.control.attempts.ending.reported_ends import release
 from giornata.control.attempts.heartbeat import heartbeat
-from giornata.control.attempts.reported_ends import release
 from giornata.control.fleets.reconcile import reconcile_fleet, unconfigured
 from giornata.control.ports.fleet import InstanceState, Limits
 from giornata.domain.errors import FleetUnavailable, LeaseLost
-from giornata.protocol.work import Heartbeat, Order, ReleaseAttempt
+from giornata.protocol.node.work import Heartbeat, Order, ReleaseAttempt
 from giornata.store import schema
 
 

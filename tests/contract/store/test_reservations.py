@@ -6,18 +6,18 @@ import threading
 import pytest
 from tests.fixtures.users import ANN, ROOT, claim, move_in, new_dataset, progress, train
 
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.ending.complete import complete
 from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.context import Context
 from giornata.control.jobs.retry import retry
 from giornata.control.jobs.stop_job import cancel
-from giornata.control.jobs.submit import submit
+from giornata.control.jobs.submission.submit import submit
 from giornata.control.projects.projects import list_projects
 from giornata.control.projects.set_budget import change_job, set_project_budget
 from giornata.domain.errors import Forbidden, NotFound, OverBudget
-from giornata.protocol.admin import Project, SetBudget
 from giornata.protocol.jobs import ChangeJob, Job, SubmitJob
-from giornata.protocol.work import CompleteAttempt, Heartbeat
+from giornata.protocol.node.work import CompleteAttempt, Heartbeat
+from giornata.protocol.project.admin import Project, SetBudget
 
 USD = 1_000_000
 

@@ -19,20 +19,20 @@ from tests.fixtures.users import (
     progress,
 )
 
-from giornata.control.attempts.reported_ends import release
+from giornata.control.attempts.ending.reported_ends import release
 from giornata.control.context import Context
 from giornata.control.end_of_life.apply_retention import apply_retention
 from giornata.control.end_of_life.pins import set_pin
 from giornata.control.end_of_life.retention import preview_retention, read_retention_of, set_retention
-from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.reading.read_jobs import get_job
 from giornata.control.jobs.retry import retry
 from giornata.control.storage.datasets import get_dataset
 from giornata.domain.errors import Forbidden, NotFound
-from giornata.domain.job import JobEvent
-from giornata.domain.reasons import Reason
-from giornata.domain.retention import KeptClass
-from giornata.protocol.end_of_life import SetRetention
-from giornata.protocol.work import ReleaseAttempt
+from giornata.domain.files.retention import KeptClass
+from giornata.domain.jobs.job import JobEvent
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.work import ReleaseAttempt
+from giornata.protocol.project.end_of_life import SetRetention
 from giornata.store.database.database import Database
 from giornata.store.schema import artifacts, checkpoints, datasets, events, logs, metrics
 

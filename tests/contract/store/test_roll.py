@@ -6,7 +6,7 @@ import pytest
 from tests.fixtures.fleets import TalkativeFleet, ToyFleet, ask_for_work, governed, node_of, with_fleets
 from tests.fixtures.store_rig import NODE_CALLER
 
-from giornata.control.attempts.reported_ends import release
+from giornata.control.attempts.ending.reported_ends import release
 from giornata.control.caller import Caller
 from giornata.control.fleets.read_fleets import read_fleet
 from giornata.control.fleets.reconcile import reconcile_fleet
@@ -14,10 +14,10 @@ from giornata.control.fleets.roll import ask_to_roll
 from giornata.control.fleets.scale import scale_fleet
 from giornata.control.ports.fleet import Instance, Outdated
 from giornata.domain.errors import Conflict, FleetUnavailable, Forbidden, NotFound
-from giornata.domain.fleet_plan import ScalingPolicy
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.fleets import InstanceStanding
-from giornata.protocol.work import ReleaseAttempt
+from giornata.domain.fleets.fleet_plan import ScalingPolicy
+from giornata.protocol.node.fleets import InstanceStanding
+from giornata.protocol.node.work import ReleaseAttempt
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 from giornata.store import schema
 
 ADMIN = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_admin")

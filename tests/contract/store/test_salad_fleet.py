@@ -11,16 +11,16 @@ from tests.fixtures.salad_imds import ORGANIZATION_ID, SaladKeys, SaladWorkload
 from tests.fixtures.salad_rented import Rented
 
 from giornata.control.access.authenticate import authenticate
-from giornata.control.attempts.claim import claim_once
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.claiming.claim import claim_once
+from giornata.control.attempts.ending.complete import complete
 from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.context import GovernedFleet
 from giornata.control.fleets.reconcile import reconcile_fleet
 from giornata.control.fleets.scale import scale_fleet
 from giornata.domain.errors import FleetUnavailable
-from giornata.domain.fleet_plan import ScalingPolicy
+from giornata.domain.fleets.fleet_plan import ScalingPolicy
 from giornata.fleets.opening import identities_of
-from giornata.protocol.work import Claim, ClaimReply, CompleteAttempt, Heartbeat, NodeInfo, Order
+from giornata.protocol.node.work import Claim, ClaimReply, CompleteAttempt, Heartbeat, NodeInfo, Order
 
 TURN_S = 30.0
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 from tests.fixtures.fleet_rig import POLICY, FleetRig
 
-from giornata.control.attempts.lift_bans import lift_bans
-from giornata.control.attempts.reported_ends import fail, release
+from giornata.control.attempts.ending.lift_bans import lift_bans
+from giornata.control.attempts.ending.reported_ends import fail, release
 from giornata.control.caller import Caller
 from giornata.control.fleet_views import demand_of
 from giornata.control.fleets.scale import scale_fleet
-from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.reading.read_jobs import get_job
 from giornata.control.ports.fleet import Limits
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.work import FailAttempt, ReleaseAttempt
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.work import FailAttempt, ReleaseAttempt
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 from giornata.store import schema
 
 ADMIN = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_admin")

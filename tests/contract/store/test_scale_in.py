@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from tests.fixtures.fleet_rig import POLICY, FleetRig, draining
 
+from giornata.control.attempts.ending.reported_ends import release
 from giornata.control.attempts.heartbeat import heartbeat
-from giornata.control.attempts.reported_ends import release
 from giornata.control.fleets.scale import scale_fleet
 from giornata.control.ports.fleet import Instance, InstanceState
-from giornata.protocol.work import Heartbeat, Order, ReleaseAttempt
+from giornata.protocol.node.work import Heartbeat, Order, ReleaseAttempt
 from giornata.store import schema
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from tests.fixtures.users import move_in
 
 from giornata.control.context import Context
-from giornata.control.ports.user_store import SecretRecord
+from giornata.control.ports.user_queries.user_store import SecretRecord
 
 SECRET = SecretRecord(project_id="ann", name="HUB", sealed="sealed-1", created_at_ms=1, changed_at_ms=1)
 

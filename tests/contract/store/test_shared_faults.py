@@ -3,10 +3,10 @@
 import pytest
 from tests.fixtures.store_rig import StoreRig
 
-from giornata.control.attempts.complete import complete
-from giornata.control.attempts.reported_ends import fail
-from giornata.domain.reasons import AMBIGUOUS_WHEN_SHARED, BAN, REPORTABLE_FAILURES, RETRY, STRIKE, Reason
-from giornata.protocol.work import CompleteAttempt, FailAttempt, Lease
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.reported_ends import fail
+from giornata.domain.jobs.reasons import AMBIGUOUS_WHEN_SHARED, BAN, REPORTABLE_FAILURES, RETRY, STRIKE, Reason
+from giornata.protocol.node.work import CompleteAttempt, FailAttempt, Lease
 from giornata.store import schema
 
 

@@ -4,14 +4,14 @@ import itertools
 
 from tests.fixtures.store_rig import PRICE, StoreRig
 
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.lapse import lapse_leases
+from giornata.control.attempts.ending.reported_ends import release
 from giornata.control.attempts.heartbeat import heartbeat
-from giornata.control.attempts.lapse import lapse_leases
-from giornata.control.attempts.reported_ends import release
 from giornata.control.caller import Caller
-from giornata.control.jobs.read_jobs import get_job, list_jobs
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.work import CompleteAttempt, Heartbeat, Lease, ReleaseAttempt
+from giornata.control.jobs.reading.read_jobs import get_job, list_jobs
+from giornata.protocol.node.work import CompleteAttempt, Heartbeat, Lease, ReleaseAttempt
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 
 OWNER = Caller(project_id=ROOT_PROJECT, scopes=Scope.MEMBER.reach, key_id="key_owner")
 PER_S = PRICE // 3600

@@ -17,9 +17,9 @@ from giornata.control.access.install import (
     signing_key,
 )
 from giornata.control.context import Context
-from giornata.control.process_cache import ProcessCache
+from giornata.control.memory.process_cache import ProcessCache
 from giornata.domain.errors import Unavailable
-from giornata.protocol.admin import ROOT_PROJECT
+from giornata.protocol.project.admin import ROOT_PROJECT
 from giornata.store.database.database import Database
 
 FIRST = "gk_00000001_" + "a" * 43

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from tests.fixtures.store_rig import NODE_CALLER, StoreRig
 
-from giornata.control.attempts.claim import claim_once
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.claiming.claim import claim_once
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.reported_ends import release
 from giornata.control.attempts.heartbeat import heartbeat
-from giornata.control.attempts.reported_ends import release
 from giornata.control.fleets.stragglers import move_stragglers
-from giornata.domain.reasons import Reason
-from giornata.protocol.work import Claim, CompleteAttempt, Heartbeat, Lease, Order, ReleaseAttempt
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.work import Claim, CompleteAttempt, Heartbeat, Lease, Order, ReleaseAttempt
 from giornata.store import schema
 
 STEPS = 1400

@@ -6,17 +6,17 @@ import pytest
 from tests.contract.store.test_claims_together import database_kind, told, twins  # noqa: F401 - fixtures
 from tests.fixtures.store_rig import StoreRig
 
-from giornata.control.attempts.complete import Completion, complete_each
-from giornata.control.attempts.reported_ends import fail
+from giornata.control.attempts.ending.complete import Completion, complete_each
+from giornata.control.attempts.ending.reported_ends import fail
 from giornata.control.caller import Caller
-from giornata.control.jobs.read_jobs import get_job
-from giornata.control.jobs.submit import JobRequest, submit_each
+from giornata.control.jobs.reading.read_jobs import get_job
+from giornata.control.jobs.submission.submit import JobRequest, submit_each
 from giornata.control.projects.set_budget import set_project_budget
 from giornata.domain.errors import Conflict, GiornataError, InvalidInput, LeaseLost, OverBudget
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import ROOT_PROJECT, Scope, SetBudget
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.jobs import SubmitJob
-from giornata.protocol.work import CompleteAttempt, FailAttempt, Lease
+from giornata.protocol.node.work import CompleteAttempt, FailAttempt, Lease
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope, SetBudget
 from giornata.store import schema
 
 ROOT = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_root")

@@ -7,22 +7,20 @@ from tests.contract.store.test_budgets import OWNER, PER_S, ROOT, beat, statemen
 from tests.fixtures.store_rig import StoreRig
 from tests.fixtures.users import ANN, new_dataset
 
-from giornata.control.attempts.complete import complete
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.reported_ends import fail, release
 from giornata.control.attempts.report import put_metrics
-from giornata.control.attempts.reported_ends import fail, release
-from giornata.control.jobs.read_jobs import get_job, list_jobs
-from giornata.control.jobs.read_sweep import get_sweep
+from giornata.control.jobs.reading.read_jobs import get_job, list_jobs
+from giornata.control.jobs.reading.read_sweep import get_sweep
 from giornata.control.jobs.retry import retry
 from giornata.control.jobs.settle_sweep import settle_sweeps
 from giornata.control.jobs.stop_job import cancel, expire_deadlines
-from giornata.control.jobs.submit_sweep import submit_sweep
+from giornata.control.jobs.submission.submit_sweep import submit_sweep
 from giornata.control.projects.set_budget import change_job, set_project_budget
 from giornata.domain.errors import IdempotencyMismatch, IllegalTransition, InvalidInput, NotFound, OverBudget
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import ROOT_PROJECT, SetBudget
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.jobs import ChangeJob
-from giornata.protocol.sweeps import SubmitSweep, Sweep
-from giornata.protocol.work import (
+from giornata.protocol.node.work import (
     CompleteAttempt,
     FailAttempt,
     Lease,
@@ -31,6 +29,8 @@ from giornata.protocol.work import (
     ReleaseAttempt,
     StepMetrics,
 )
+from giornata.protocol.project.admin import ROOT_PROJECT, SetBudget
+from giornata.protocol.sweeps import SubmitSweep, Sweep
 from giornata.store import schema
 
 COMMON: dict[str, Any] = {"model": "some/model", "instance_prompt": "sks", "max_train_steps": 10, "rank": 4}

@@ -10,9 +10,9 @@ from tests.fixtures.users import ANN, BOB, claim, end, have, move_in, new_job, p
 from giornata.control.attempts.commit import commit_artifact
 from giornata.control.context import Context
 from giornata.control.models.resolve import bring_models, resolve_models
-from giornata.domain.job import JobEvent
-from giornata.domain.reasons import Reason
-from giornata.protocol.work import CommitArtifact, Lease
+from giornata.domain.jobs.job import JobEvent
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.work import CommitArtifact, Lease
 
 KOHYA, DIFFUSERS = model_file(SDXL_LORA), model_file(SDXL_LORA, filler=b"d")
 

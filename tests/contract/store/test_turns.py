@@ -8,17 +8,17 @@ import pytest
 from tests.fixtures.store_rig import StoreRig
 from tests.fixtures.users import ANN, BOB
 
-from giornata.control.attempts.reported_ends import release
+from giornata.control.attempts.ending.reported_ends import release
 from giornata.control.caller import Caller
-from giornata.control.jobs.estimate import estimate
-from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.reading.read_jobs import get_job
 from giornata.control.jobs.retry import retry
 from giornata.control.jobs.stop_job import cancel
-from giornata.control.jobs.submit import submit, turn_of
-from giornata.domain.reasons import Reason
-from giornata.domain.routing import Turns
+from giornata.control.jobs.submission.estimate import estimate
+from giornata.control.jobs.submission.submit import submit, turn_of
+from giornata.domain.jobs.reasons import Reason
+from giornata.domain.jobs.routing import Turns
 from giornata.protocol.jobs import SubmitJob
-from giornata.protocol.work import Lease, ReleaseAttempt
+from giornata.protocol.node.work import Lease, ReleaseAttempt
 from giornata.store import schema
 
 

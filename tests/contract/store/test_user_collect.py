@@ -13,17 +13,17 @@ from tests.fixtures.contexts import ManualClock
 from tests.fixtures.users import ANN, BOB, Bytes, claim, have, move_in, new_dataset, new_job, progress, upload_key
 
 from giornata.control.context import Context
-from giornata.control.jobs.submit import submit
+from giornata.control.jobs.submission.submit import submit
 from giornata.control.ports.blobs import Stored
-from giornata.control.ports.work_rows import ArtifactRow
+from giornata.control.ports.node_queries.work_rows import ArtifactRow
 from giornata.control.storage.collect import CollectReport, collect
 from giornata.control.storage.uploads import commit_cache, complete_upload, request_uploads
 from giornata.control.storage.verify_upload import verify_upload
 from giornata.domain.errors import BlobMissing, NotFound
-from giornata.domain.transfers import SINGLE_PUT_BELOW_BYTES
+from giornata.domain.files.transfers import SINGLE_PUT_BELOW_BYTES
 from giornata.protocol.jobs import SubmitJob
+from giornata.protocol.node.work import CommitCache
 from giornata.protocol.uploads import CompleteUpload, FileToUpload, UploadRequest
-from giornata.protocol.work import CommitCache
 from giornata.store.database.database import Database
 from giornata.store.garbage import REFERRERS
 from giornata.store.schema import blobs, idempotency, uploads

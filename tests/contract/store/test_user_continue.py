@@ -9,15 +9,15 @@ from tests.fixtures.contexts import ManualClock
 from tests.fixtures.users import ANN, BOB, NODE, claim, end, have, move_in, new_dataset, new_job, progress, train
 
 from giornata.control.context import Context
-from giornata.control.jobs.estimate import estimate
-from giornata.control.jobs.job_outputs import read_checkpoints
+from giornata.control.jobs.reading.job_outputs import read_checkpoints
 from giornata.control.jobs.retry import CONTINUED_FROM, continue_training, retry
 from giornata.control.jobs.stop_job import cancel
-from giornata.control.jobs.submit import submit
+from giornata.control.jobs.submission.estimate import estimate
+from giornata.control.jobs.submission.submit import submit
 from giornata.control.storage.collect import collect
 from giornata.domain.errors import Forbidden, IdempotencyMismatch, IllegalTransition, InvalidInput, NotFound
-from giornata.domain.job import JobEvent, JobState
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.job import JobEvent, JobState
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.jobs import ContinueJob, Job, SubmitJob
 from giornata.store.database.database import Database
 from giornata.store.schema import checkpoints

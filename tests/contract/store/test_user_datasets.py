@@ -11,13 +11,13 @@ from tests.fixtures.contexts import FinePicture, FinePictures, ManualClock
 from tests.fixtures.users import ANN, BOB, NODE, PICTURES, ROOT, claim, have, move_in, new_dataset, train
 
 from giornata.control.context import Context
-from giornata.control.jobs.submit import submit
+from giornata.control.jobs.submission.submit import submit
 from giornata.control.policy import Policy
 from giornata.control.projects.projects import set_project_limits
 from giornata.control.storage.datasets import create_dataset, get_dataset, list_datasets
 from giornata.domain.errors import Fault, Forbidden, InvalidInput, NotFound
-from giornata.protocol.admin import SetLimits
 from giornata.protocol.jobs import SubmitJob
+from giornata.protocol.project.admin import SetLimits
 from giornata.protocol.uploads import CreateDataset, DatasetItem
 
 

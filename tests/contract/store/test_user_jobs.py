@@ -23,23 +23,29 @@ from tests.fixtures.users import (
     train,
 )
 
-from giornata.control.attempts.claim import claim_once
+from giornata.control.attempts.claiming.claim import claim_once
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.fleets.nodes import list_nodes
-from giornata.control.jobs.job_outputs import read_artifacts, read_checkpoints, read_events, read_logs, read_metrics
-from giornata.control.jobs.read_jobs import get_job, list_jobs
+from giornata.control.jobs.reading.job_outputs import (
+    read_artifacts,
+    read_checkpoints,
+    read_events,
+    read_logs,
+    read_metrics,
+)
+from giornata.control.jobs.reading.read_jobs import get_job, list_jobs
 from giornata.control.jobs.retry import retry
 from giornata.control.jobs.stop_job import cancel
-from giornata.control.jobs.submit import submit
+from giornata.control.jobs.submission.submit import submit
 from giornata.control.policy import Policy
-from giornata.control.ports.work_rows import ArtifactRow
+from giornata.control.ports.node_queries.work_rows import ArtifactRow
 from giornata.control.timestamps import instant
 from giornata.domain.errors import Forbidden, IllegalTransition, InvalidInput, NotFound
-from giornata.domain.job import JobEvent, JobState
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.job import JobEvent, JobState
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.jobs import Job, JobPage, JobPart
-from giornata.protocol.work import Claim, NodeInfo
+from giornata.protocol.node.work import Claim, NodeInfo
 
 Read = Callable[[Context, Caller, str], object]
 VERBS: dict[str, Read] = {

@@ -13,7 +13,7 @@ from giornata.control.access.keys import create_key, list_keys, revoke_key
 from giornata.control.context import Context
 from giornata.control.projects.projects import create_project, list_projects
 from giornata.domain.errors import Conflict, Forbidden, NotFound, Unauthenticated, Unavailable
-from giornata.protocol.admin import ROOT_PROJECT, CreateKey, CreateProject, Scope
+from giornata.protocol.project.admin import ROOT_PROJECT, CreateKey, CreateProject, Scope
 from giornata.store.database.database import Database
 from giornata.store.schema import metadata
 

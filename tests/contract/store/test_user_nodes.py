@@ -8,10 +8,10 @@ from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.fleets.nodes import list_nodes
-from giornata.domain.job import JobEvent
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import NodeState
-from giornata.protocol.work import Heartbeat
+from giornata.domain.jobs.job import JobEvent
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.work import Heartbeat
+from giornata.protocol.project.admin import NodeState
 
 
 @pytest.fixture(autouse=True)

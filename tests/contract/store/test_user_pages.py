@@ -9,19 +9,19 @@ import pytest
 import sqlalchemy as sa
 from tests.fixtures.users import ANN, NODE, ROOT, claim, move_in, new_dataset, new_job
 
-from giornata.control.attempts.claim import claim_once
+from giornata.control.attempts.claiming.claim import claim_once
 from giornata.control.attempts.report import add_log_lines, add_notice, put_metrics
 from giornata.control.context import Context
 from giornata.control.fleets.nodes import list_nodes
-from giornata.control.jobs.job_outputs import read_events, read_logs, read_metrics
-from giornata.control.jobs.read_jobs import list_jobs
-from giornata.control.jobs.submit import submit
+from giornata.control.jobs.reading.job_outputs import read_events, read_logs, read_metrics
+from giornata.control.jobs.reading.read_jobs import list_jobs
+from giornata.control.jobs.submission.submit import submit
 from giornata.control.policy import Policy
 from giornata.control.ports.store import Transaction
 from giornata.control.storage.datasets import list_datasets
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.jobs import JobPage, JobPart, SubmitJob
-from giornata.protocol.work import Claim, LogLines, MetricBatch, NodeInfo, NoticeReport, StepMetrics
+from giornata.protocol.node.work import Claim, LogLines, MetricBatch, NodeInfo, NoticeReport, StepMetrics
 
 PAGE_BYTES = 20_000
 SPEC_BYTES = 6_000

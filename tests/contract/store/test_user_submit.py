@@ -8,13 +8,13 @@ from tests.fixtures.contexts import ManualClock
 from tests.fixtures.users import ANN, BOB, NODE, claim, end, move_in, new_dataset, new_job, progress, train
 
 from giornata.control.context import Context
-from giornata.control.jobs.estimate import estimate
-from giornata.control.jobs.job_outputs import read_events
-from giornata.control.jobs.read_jobs import get_job
-from giornata.control.jobs.submit import submit
+from giornata.control.jobs.reading.job_outputs import read_events
+from giornata.control.jobs.reading.read_jobs import get_job
+from giornata.control.jobs.submission.estimate import estimate
+from giornata.control.jobs.submission.submit import submit
 from giornata.domain.errors import Fault, Forbidden, IdempotencyMismatch, InvalidInput
-from giornata.domain.job import JobEvent, JobState
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.job import JobEvent, JobState
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.jobs import SubmitJob
 from giornata.store.database.database import Database
 from giornata.store.schema import idempotency, jobs

@@ -34,9 +34,9 @@ from giornata.domain.errors import (
     LeaseLost,
     NotFound,
 )
-from giornata.domain.transfers import SINGLE_PUT_BELOW_BYTES, plan_parts
+from giornata.domain.files.transfers import SINGLE_PUT_BELOW_BYTES, plan_parts
+from giornata.protocol.node.work import CommitCache
 from giornata.protocol.uploads import CompleteUpload, FileToUpload, RenewParts, UploadRequest, UploadTicket
-from giornata.protocol.work import CommitCache
 from giornata.store.database.database import Database
 from giornata.store.schema import uploads
 

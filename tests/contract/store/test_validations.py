@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from tests.fixtures.store_rig import StoreRig
 
-from giornata.control.attempts.complete import complete
-from giornata.control.attempts.reported_ends import release
+from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.reported_ends import release
 from giornata.control.jobs.stop_job import expire_deadlines, stop_job
 from giornata.control.storage.collect import collect
-from giornata.domain.job import JobEvent
+from giornata.domain.jobs.job import JobEvent
+from giornata.protocol.node.work import CompleteAttempt, Lease, ReleaseAttempt
 from giornata.protocol.specs import VALIDATE_KIND, step_artifacts
-from giornata.protocol.work import CompleteAttempt, Lease, ReleaseAttempt
 from giornata.store import schema
 
 SPEC: dict[str, Any] = {

@@ -14,17 +14,17 @@ from giornata.control.notifications.deliveries import list_deliveries, replay_de
 from giornata.control.notifications.manage_webhooks import change_webhook, read_webhook, rotate_webhook
 from giornata.control.notifications.send_due import drop_old, send_due
 from giornata.control.ports.notifier import MessageRun, RunOutcome, SendFailure
+from giornata.domain.accounts.notifications import RETRY_DELAYS_S, DeliveryState
 from giornata.domain.errors import Conflict
-from giornata.domain.notifications import RETRY_DELAYS_S, DeliveryState
 from giornata.protocol.events import EventType
-from giornata.protocol.webhook_endpoints import (
+from giornata.protocol.project.webhook_endpoints import (
     ChangeWebhook,
     ReplayDeliveries,
     RotateWebhook,
     WebhookDelivery,
     WebhookFormat,
 )
-from giornata.protocol.webhooks import is_genuine, signed_headers
+from giornata.protocol.project.webhooks import is_genuine, signed_headers
 
 DAY_S = 86_400.0
 

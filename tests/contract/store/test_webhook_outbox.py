@@ -24,14 +24,14 @@ from giornata.control.notifications.announce import announce
 from giornata.control.notifications.fan_out import FanOut
 from giornata.control.notifications.manage_webhooks import change_webhook, delete_webhook
 from giornata.control.notifications.send_due import send_due
-from giornata.control.ports.gauges import OutboxGauges
+from giornata.control.ports.node_queries.gauges import OutboxGauges
 from giornata.control.ports.notifier import RunOutcome, SendFailure
 from giornata.domain.errors import FleetRefused, FleetUnavailable
-from giornata.domain.job import JobEvent
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.job import JobEvent
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.events import EventType, OperatorEvent
+from giornata.protocol.project.webhook_endpoints import ChangeWebhook
 from giornata.protocol.specs import AUDIT_KIND
-from giornata.protocol.webhook_endpoints import ChangeWebhook
 from giornata.store import schema
 from giornata.store.database.database import Database
 

@@ -16,11 +16,11 @@ from tests.fixtures.train_rig import RecordingReporter
 
 from giornata.diffusion.annotators.inline import annotate
 from giornata.diffusion.base.models import ModelLocation, load_model
-from giornata.domain.picture import SafetyPolicy
-from giornata.domain.reasons import Reason
+from giornata.domain.generation.picture import SafetyPolicy
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.generation.annotators import annotation_key
 from giornata.protocol.generation.preprocess import AnnotationParams, annotator_key
-from giornata.protocol.pictures import PictureFlag
+from giornata.protocol.node.pictures import PictureFlag
 from giornata.workloads.generate.control_pictures import ControlPictures
 from giornata.workloads.generate.safety_checks import SafetyChecks
 from giornata.workloads.generate.workload import GenerateWorkload

@@ -7,7 +7,7 @@ import pytest
 from tests.fixtures.picture_leases import ORDER, CountedWorkload, lease, params, sha256_of
 
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 
 
 def test_pictures_that_cannot_be_drawn_are_named_and_the_others_go_on(tiny_folder: Path, tmp_path: Path) -> None:

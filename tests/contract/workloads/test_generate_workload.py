@@ -22,8 +22,8 @@ from giornata.diffusion.files.formats import write_lora
 from giornata.diffusion.files.lora_facts import facts_of
 from giornata.diffusion.files.row_lora import read_row_lora
 from giornata.diffusion.tiny.tiny_model import tiny_pipeline, tiny_sd15_pipeline
-from giornata.domain.reasons import Reason
-from giornata.protocol.pictures import PictureFlag
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.pictures import PictureFlag
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.generate.warm_models import DrawingModel
 from giornata.workloads.generate.workload import GenerateWorkload

@@ -20,7 +20,7 @@ from giornata.diffusion.base.swap import size_bytes_of
 from giornata.diffusion.files.formats import write_lora
 from giornata.diffusion.files.lora_facts import facts_of
 from giornata.diffusion.tiny.tiny_model import tiny_sd15_pipeline
-from giornata.protocol.pipe import Start
+from giornata.protocol.node.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.generate.workload import GenerateWorkload
 

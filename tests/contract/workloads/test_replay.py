@@ -11,9 +11,9 @@ import torch
 from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures, input_file, spec_for
 
 from giornata.diffusion.tensor_file import read_tensor_file, write_tensor_file
-from giornata.domain.audits import AuditResult, agree
 from giornata.domain.errors import WorkloadFailed
-from giornata.protocol.pipe import Start
+from giornata.domain.jobs.audits import AuditResult, agree
+from giornata.protocol.node.pipe import Start
 from giornata.protocol.specs import AUDIT_KIND
 from giornata.workloads.interface import AgentRequest, Outcome, Stopped
 from giornata.workloads.train.workload import TrainWorkload

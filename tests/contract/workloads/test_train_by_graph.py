@@ -12,7 +12,7 @@ from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures,
 
 from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.workloads.interface import AgentRequest, Outcome
-from giornata.workloads.train.graph_conditions import CAPTURING, GRAPHS_OFF, Capturing
+from giornata.workloads.train.device.graph_conditions import CAPTURING, GRAPHS_OFF, Capturing
 from giornata.workloads.train.workload import TrainWorkload
 
 BUCKETS = {"enable_bucket": True, "bucket_reso_steps": 32, "min_bucket_reso": 32, "max_bucket_reso": 128}

@@ -13,8 +13,8 @@ from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures,
 from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import AgentRequest, Stopped
-from giornata.workloads.train import class_images
-from giornata.workloads.train.sample_set import SampleSet
+from giornata.workloads.train.inputs import class_images
+from giornata.workloads.train.inputs.sample_set import SampleSet
 
 PRIOR = {"with_prior_preservation": True, "class_prompt": "a toy", "num_class_images": 2, "max_train_steps": 2}
 

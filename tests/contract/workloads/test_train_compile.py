@@ -19,8 +19,8 @@ from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures,
 
 from giornata.diffusion.base.regional import compiler_of
 from giornata.workloads.interface import AgentRequest
-from giornata.workloads.train.compiling import COMPILER_FAILED, KERNELS, Compiler, Speeds
-from giornata.workloads.train.kernel_cache import KernelCache
+from giornata.workloads.train.device.compiling import COMPILER_FAILED, KERNELS, Compiler, Speeds
+from giornata.workloads.train.device.kernel_cache import KernelCache
 from giornata.workloads.train.workload import TrainWorkload
 
 pytestmark = [needs_compiler, pytest.mark.long, pytest.mark.timeout(1200)]
@@ -167,9 +167,9 @@ from pathlib import Path
 from giornata.diffusion.draws.determinism import fix_determinism
 from tests.fixtures.train_rig import RecordingReporter
 fix_determinism(1)
-from giornata.protocol.pipe import Start
-from giornata.workloads.train.compiling import Compiler
-from giornata.workloads.train.kernel_cache import KernelCache
+from giornata.protocol.node.pipe import Start
+from giornata.workloads.train.device.compiling import Compiler
+from giornata.workloads.train.device.kernel_cache import KernelCache
 from giornata.workloads.train.workload import TrainWorkload
 start, directory, secret, cache, out = json.loads(sys.stdin.read())
 reporter = RecordingReporter(cache={name: Path(path) for name, path in cache.items()})

@@ -10,9 +10,9 @@ from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures,
 from giornata.diffusion.base.models import load_base
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import AgentRequest
-from giornata.workloads.train.encoding import CachedInputs, cache_inputs
-from giornata.workloads.train.encoding_cache import EncodingCache
-from giornata.workloads.train.sample_set import load_samples
+from giornata.workloads.train.inputs.encoding import CachedInputs, cache_inputs
+from giornata.workloads.train.inputs.encoding_cache import EncodingCache
+from giornata.workloads.train.inputs.sample_set import load_samples
 from giornata.workloads.train.workload import TrainWorkload
 
 JOB = {"max_train_steps": 3, "train_batch_size": 2, "masked_loss": True}

@@ -15,8 +15,8 @@ from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.diffusion.files import checkpoint as checkpoints
 from giornata.diffusion.files.export import export_checkpoint
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
-from giornata.protocol.pipe import ResumePoint
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.pipe import ResumePoint
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import AgentRequest
 from giornata.workloads.train.workload import TrainWorkload

@@ -16,11 +16,11 @@ from tests.fixtures.joint_train_rig import JOBS, JointTrainRig
 from tests.fixtures.train_rig import RecordingReporter
 
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
-from giornata.protocol.pipe import ResumePoint, Start
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.pipe import ResumePoint, Start
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import AgentRequest, Outcome, Stopped
-from giornata.workloads.train.tracking import TrackerContext, report
+from giornata.workloads.train.results.tracking import TrackerContext, report
 
 KOHYA = "lora-kohya.safetensors"
 # Relative distance of all B together (and of all A) after 20 steps on the tiny model; see `distance`.

@@ -7,7 +7,7 @@ import pytest
 from tests.fixtures.joint_train_rig import JOBS, JointTrainRig, Table
 from tests.fixtures.train_rig import RecordingReporter
 
-from giornata.protocol.pipe import ResumePoint, Start
+from giornata.protocol.node.pipe import ResumePoint, Start
 from giornata.workloads.interface import AgentRequest, Outcome, Stopped
 
 STOP = AgentRequest.CHECKPOINT_AND_STOP

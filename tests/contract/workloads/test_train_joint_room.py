@@ -7,11 +7,11 @@ from tests.fixtures.joint_train_rig import JOBS, JointTrainRig
 
 from giornata.diffusion.base.models import load_base
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Outcome
-from giornata.workloads.train.layout import needed_bytes, sizes_in_a_place
-from giornata.workloads.train.memory_budget import CONTEXT_BYTES, MemoryBudget
+from giornata.workloads.train.device.layout import needed_bytes, sizes_in_a_place
+from giornata.workloads.train.device.memory_budget import CONTEXT_BYTES, MemoryBudget
 
 
 def room_for(joint_rig: JointTrainRig, name: str, jobs: int, **changes: Any) -> MemoryBudget:

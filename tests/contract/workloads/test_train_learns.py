@@ -20,7 +20,7 @@ from tools.tiny_shapes.learned import Examination, Marks
 from giornata.diffusion.files.formats import EMBEDDINGS_FILE_NAME, FILE_NAMES
 from giornata.diffusion.shapes.model import copy_drawing_model
 from giornata.diffusion.tiny.drawings import draw_subject
-from giornata.protocol.pipe import Start
+from giornata.protocol.node.pipe import Start
 from giornata.workloads.interface import Outcome
 from giornata.workloads.train.workload import TrainWorkload
 

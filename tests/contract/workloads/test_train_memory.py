@@ -14,10 +14,10 @@ from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.diffusion.base.recompute import Recompute
 from giornata.diffusion.files import checkpoint as checkpoints
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import AgentRequest, Stopped
-from giornata.workloads.train.memory_budget import CONTEXT_BYTES, MemoryBudget, MemoryPlan, sizes_of
+from giornata.workloads.train.device.memory_budget import CONTEXT_BYTES, MemoryBudget, MemoryPlan, sizes_of
 from giornata.workloads.train.workload import TrainWorkload
 
 NOTICE = "smaller-footprint"

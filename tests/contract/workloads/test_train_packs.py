@@ -15,9 +15,9 @@ from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.diffusion.encode.latents import CropPolicy
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import AgentRequest, Stopped
-from giornata.workloads.train import encoding_cache as packs
-from giornata.workloads.train.encoding import CachedInputs, cache_inputs
-from giornata.workloads.train.sample_set import load_samples
+from giornata.workloads.train.inputs import encoding_cache as packs
+from giornata.workloads.train.inputs.encoding import CachedInputs, cache_inputs
+from giornata.workloads.train.inputs.sample_set import load_samples
 from giornata.workloads.train.workload import TrainWorkload
 
 JOB = {"max_train_steps": 3, "train_batch_size": 2, "masked_loss": True, "mixed_precision": "bf16"}

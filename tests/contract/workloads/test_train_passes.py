@@ -10,9 +10,9 @@ from giornata.diffusion.adapter.lora import add_adapters
 from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.diffusion.optim.objective import Objective
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.encoding import cache_inputs
-from giornata.workloads.train.sample_set import load_samples
-from giornata.workloads.train.sampling_plan import assemble
+from giornata.workloads.train.inputs.encoding import cache_inputs
+from giornata.workloads.train.inputs.sample_set import load_samples
+from giornata.workloads.train.inputs.sampling_plan import assemble
 from giornata.workloads.train.steps import PassFeed, Stepper, optimizer_of
 
 

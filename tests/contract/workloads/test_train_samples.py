@@ -23,8 +23,8 @@ from giornata.diffusion.base.weights_digest import base_sha256
 from giornata.diffusion.families import SD15, SDXL, Family
 from giornata.diffusion.sampling.samples import PURPOSE, PromptImages, draw_samples, initial_noise
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
-from giornata.protocol.pipe import ResumePoint
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.pipe import ResumePoint
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import AgentRequest, Stopped
 from giornata.workloads.train.workload import TrainWorkload

@@ -10,8 +10,8 @@ from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures,
 
 from giornata.diffusion.files.formats import FILE_NAMES
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
-from giornata.protocol.pipe import InputFile
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.pipe import InputFile
 from giornata.workloads.interface import AgentRequest
 
 NEARLY_STILL = {"learning_rate": 1e-12, "max_train_steps": 1, "adam_weight_decay": 0.0}

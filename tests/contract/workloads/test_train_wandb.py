@@ -16,11 +16,11 @@ from tests.fixtures.joint_train_rig import JointTrainRig
 from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures, spec_for
 from tests.fixtures.wandb_server import WandbServer, wandb_server
 
-from giornata.protocol.pipe import Start
+from giornata.protocol.node.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.tracking.wandb_run import FILE_NAME, RETRY_S, Row, TrackerFailed, WandbRun, WandbStream, deliver, upload
 from giornata.workloads.interface import AgentRequest, Outcome
-from giornata.workloads.train.tracking import TrackerContext, wandb_run
+from giornata.workloads.train.results.tracking import TrackerContext, wandb_run
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
 ROWS: list[Row] = [(step, {"train/loss": loss}) for step, loss in enumerate((0.5, 0.25, 0.125), start=1)]

@@ -17,8 +17,8 @@ from giornata.diffusion.base.hub import HuggingFaceHub
 from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.diffusion.files import checkpoint as checkpoints
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
-from giornata.protocol.pipe import ResumePoint
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.pipe import ResumePoint
 from giornata.protocol.specs import TrainSpec, model_key
 from giornata.workloads.interface import AgentRequest, Stopped
 from giornata.workloads.train.workload import TrainWorkload

@@ -11,12 +11,12 @@ from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures,
 
 from giornata.diffusion.base.models import load_base
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
-from giornata.protocol.pipe import Start
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.pipe import Start
 from giornata.protocol.specs import VALIDATE_KIND
 from giornata.workloads.interface import AgentRequest, Stopped
-from giornata.workloads.train.fleet_sheets import FleetSheets
-from giornata.workloads.train.sampling import TrackedSheets
+from giornata.workloads.train.results.fleet_sheets import FleetSheets
+from giornata.workloads.train.results.sampling import TrackedSheets
 from giornata.workloads.train.workload import TrainWorkload, parse
 
 SHEET = "samples-00000002.png"

@@ -9,7 +9,7 @@ from giornata.agent.work_dir import CACHE_DIRECTORY, MODEL_DIRECTORY, WorkDir
 from giornata.cli.operate.composition import open_control_plane
 from giornata.cli.settings import Settings
 from giornata.control.storage.collect import collect
-from giornata.domain.picture import picture_key
+from giornata.domain.generation.picture import picture_key
 from giornata.store import schema
 
 PICTURES_WITH_A_FILE = sa.select(schema.pictures).where(schema.pictures.c.sha256.is_not(None))

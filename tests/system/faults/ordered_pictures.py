@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from tests.system.conftest import PATIENCE_S, until
 from tests.system.faults.rig import DRAW_ENGINE, Rig
 
-from giornata.domain.job import TERMINAL, JobState
-from giornata.domain.picture import PictureState, picture_key
+from giornata.domain.generation.picture import PictureState, picture_key
+from giornata.domain.jobs.job import TERMINAL, JobState
 from giornata.store import schema
 
 png_of = runpy.run_path(DRAW_ENGINE[-1])["png_of"]

@@ -28,8 +28,8 @@ from tests.system.faults.setup import EMBEDDED, InstallationSetup, Storage
 
 from giornata.agent.settings import BUILT_IN
 from giornata.client import Client
-from giornata.protocol.admin import Scope
 from giornata.protocol.jobs import Attempt
+from giornata.protocol.project.admin import Scope
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 ENGINE = (sys.executable, str(SCRIPTS / "gate_engine.py"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from tests.system.conftest import until
 
-from giornata.domain.job import TERMINAL, JobState
+from giornata.domain.jobs.job import TERMINAL, JobState
 from giornata.protocol.jobs import Job
 
 if TYPE_CHECKING:

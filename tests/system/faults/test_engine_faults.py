@@ -10,7 +10,7 @@ from tests.system.conftest import PATIENCE_S, until
 from tests.system.faults.memory_cap import memory_cap
 from tests.system.faults.rig import ENGINE
 
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 
 # Enough for the interpreter, and soon eaten.
 LITTLE_MEMORY_KIB = 400_000

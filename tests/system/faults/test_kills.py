@@ -7,7 +7,7 @@ import pytest
 from tests.system.conftest import until
 from tests.system.faults.phases import OVER, PHASES, await_reunion, go_on, stop_the_world
 
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -12,7 +12,7 @@ from tests.system.conftest import PATIENCE_S, until
 from tests.system.faults.scenario import STEPS
 from tests.system.faults.setup import PATIENT
 
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 
 GROUND = PATIENT
 ATTEMPT = "^/v1/node/attempts/[^/]+"

@@ -16,7 +16,7 @@ from tests.system.faults.processes import RunningNode
 from tests.system.faults.rig import UNUSABLE, Rig
 from tests.system.faults.setup import PATIENT
 
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 
 GROUND = PATIENT
 DAY_S = 86_400

@@ -13,7 +13,7 @@ from tests.system.faults.preloaded import library
 from tests.system.faults.real_jobs import NODE, PATIENCE_S, real_spec
 from tests.system.faults.rig import Rig
 
-from giornata.domain.job import JobState
+from giornata.domain.jobs.job import JobState
 
 COMMIT = ("POST", "^/v1/node/attempts/[^/]+/checkpoints$")
 STEPS, CADENCE = 12, 4

@@ -13,7 +13,7 @@ from tests.system.faults.rig import Rig
 from tests.system.faults.setup import PATIENT
 
 from giornata.diffusion.shapes.model import copy_drawing_model
-from giornata.domain.picture import PictureState
+from giornata.domain.generation.picture import PictureState
 
 GROUND = PATIENT
 PROMPTS = [f"a {color} circle" for color in ("red", "green", "blue", "white", "black", "grey")]

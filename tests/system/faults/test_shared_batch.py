@@ -8,8 +8,8 @@ from tests.system.faults.real_jobs import NODE, PATIENCE_S, real_spec
 from tests.system.faults.rig import Rig
 from tests.system.faults.setup import PATIENT
 
-from giornata.domain.job import JobState
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.job import JobState
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.jobs import Job
 
 GROUND = PATIENT

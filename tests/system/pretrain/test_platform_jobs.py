@@ -16,12 +16,12 @@ from tests.system.conftest import Up, marked, until
 from tests.system.pretrain.clusters import RayCluster
 from tests.system.pretrain.runs import PATIENCE_S, halted, small_run, traced
 
-from giornata.domain.job import JobState
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.job import JobState
+from giornata.domain.jobs.reasons import Reason
 from giornata.pretrain.run_state.committed import progress_of, run_storage
 from giornata.pretrain.run_state.proof import proof_of
-from giornata.protocol.admin import Scope
 from giornata.protocol.pretraining import PretrainConfig
+from giornata.protocol.project.admin import Scope
 from giornata.workloads.pretrain.ray_jobs import METADATA
 
 pytestmark = pytest.mark.timeout(1500)

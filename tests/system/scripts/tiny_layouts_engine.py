@@ -16,7 +16,7 @@ from giornata.engine.engine import Engine
 from giornata.engine.kinds import make_workloads
 from giornata.engine.process_setup import die_with_parent, take_stdout
 from giornata.protocol import VERSION
-from giornata.protocol.pipe import Hello
+from giornata.protocol.node.pipe import Hello
 from giornata.workloads.generate.workload import GenerateWorkload
 
 if __name__ == "__main__":

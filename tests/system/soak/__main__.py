@@ -38,7 +38,7 @@ from tests.system.soak.training import Trainer
 from tests.system.soak.users import Book, User, state_of
 
 from giornata.client import Client
-from giornata.protocol.admin import Scope
+from giornata.protocol.project.admin import Scope
 
 # Below this a process still warms up in the middle third.
 GROWTH_COUNTS_FROM_MINUTES = 10.0

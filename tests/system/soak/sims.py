@@ -21,9 +21,8 @@ import httpx
 
 from giornata.client.node import NodeClient
 from giornata.domain.errors import BlobMismatch, BlobMissing, Conflict, LeaseLost, Unavailable
-from giornata.domain.reasons import Reason
-from giornata.protocol.uploads import FileToUpload, SignedUrl, UploadRequest
-from giornata.protocol.work import (
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.work import (
     Claim,
     CommitArtifact,
     CommitCheckpoint,
@@ -34,6 +33,7 @@ from giornata.protocol.work import (
     NodeInfo,
     ReleaseAttempt,
 )
+from giornata.protocol.uploads import FileToUpload, SignedUrl, UploadRequest
 
 KIND = "x-sim"
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from tests.system.soak.users import Book
 
 from giornata.client import Client
 from giornata.domain.errors import Unavailable
-from giornata.domain.job import TERMINAL
+from giornata.domain.jobs.job import TERMINAL
 
 STEPS, CADENCE = 12, 4
 WEIGHTS = ".safetensors"

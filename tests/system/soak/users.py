@@ -17,7 +17,7 @@ from tests.system.soak.installation import SoakInstallation
 
 from giornata.client import Client
 from giornata.domain.errors import BlobMismatch, GiornataError, IllegalTransition, Unavailable
-from giornata.domain.job import TERMINAL, JobState
+from giornata.domain.jobs.job import TERMINAL, JobState
 from giornata.protocol.jobs import Job
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from giornata.cli.settings import Settings
 from giornata.control.context import Context
 from giornata.control.storage.collect import collect
 from giornata.domain.errors import BlobMissing
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 
 CRASHED_MACHINES, FRUITLESS = 3, 10
 SERVER_ERROR = re.compile(r'"status": ?500')

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from giornata.agent.machine.bandwidth import BandwidthProbe
-from giornata.domain.transfers import MIN_PROBE_BYTES, probe_sha256
-from giornata.protocol.node_checks import ProbeUpload
+from giornata.domain.files.transfers import MIN_PROBE_BYTES, probe_sha256
+from giornata.protocol.node.node_checks import ProbeUpload
 from giornata.protocol.uploads import Download, SignedUrl
 
 

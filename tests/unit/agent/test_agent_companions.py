@@ -11,8 +11,8 @@ from tests.unit.agent.fake_node_api import lease
 
 from giornata.agent.claiming import Claiming, Companions, FurtherWork, JoiningJob, SentClaim, wanted_key
 from giornata.agent.engines.engine_process import EngineProcess
-from giornata.protocol.pipe import Seats
-from giornata.protocol.work import ClaimReply, Lease
+from giornata.protocol.node.pipe import Seats
+from giornata.protocol.node.work import ClaimReply, Lease
 
 
 @dataclass

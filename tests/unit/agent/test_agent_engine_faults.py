@@ -11,7 +11,7 @@ from tests.unit.agent.conftest import NodeFactory
 from tests.unit.agent.fake_node_api import LOST, FakeNodeApi, api_ok, lease, problem
 
 from giornata.agent.claiming import ExitCode
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 
 CRASHING_ENGINE = """
 hello()

@@ -17,7 +17,7 @@ from giornata.agent.attempt.events import EngineEnded, EngineMessage, EngineStde
 from giornata.agent.engines.engine_process import EngineProcess
 from giornata.agent.engines.engines import EngineBusy, Engines, engine_environment
 from giornata.domain.errors import InvalidInput
-from giornata.protocol.pipe import Log, Progress, Start, WriteCheckpoint
+from giornata.protocol.node.pipe import Log, Progress, Start, WriteCheckpoint
 
 PATIENCE_S = 20.0
 

@@ -13,9 +13,9 @@ from giornata.agent.transfer.blob_cache import BlobCache
 from giornata.agent.transfer.fetching import LEAST_BYTES_PER_S, Fetching
 from giornata.agent.transfer.model_store import ModelStore
 from giornata.agent.work_dir import JobDir
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.work import LeaseInput
 from giornata.protocol.uploads import Download
-from giornata.protocol.work import LeaseInput
 
 SIZE = 100 * 2**20
 PATIENCE_S = 600.0

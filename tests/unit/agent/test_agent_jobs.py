@@ -11,7 +11,7 @@ from tests.unit.agent.fake_node_api import AWAY, LOST, FakeNodeApi, api_ok, cut,
 
 from giornata.agent.claiming import ExitCode
 from giornata.domain.errors import InvalidInput
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 
 
 def test_a_job_is_done(api: FakeNodeApi, node: NodeFactory) -> None:

@@ -14,8 +14,8 @@ from tests.unit.agent.fake_node_api import FakeNodeApi, cut, lease, problem
 from giornata.agent.claiming import ExitCode
 from giornata.agent.machine.node_probes import NodeProbes, caches_of
 from giornata.agent.machine.nvidia_smi import query_gpu
-from giornata.domain.node_checks import GIB, MIB
-from giornata.domain.transfers import MIN_PROBE_BYTES, probe_bytes, probe_sha256
+from giornata.domain.files.transfers import MIN_PROBE_BYTES, probe_bytes, probe_sha256
+from giornata.domain.machines.node_checks import GIB, MIB
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 SMI = "550.54.14, 24210\n"

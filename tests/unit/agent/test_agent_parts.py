@@ -23,8 +23,8 @@ from giornata.agent.transfer.uploader import AttemptUploader
 from giornata.client.node import NodeClient
 from giornata.client.retry import delays_s
 from giornata.domain.errors import BlobMismatch, Conflict, InvalidInput, LeaseLost, Unavailable
-from giornata.protocol.pipe import CheckpointWritten
-from giornata.protocol.work import Heartbeat, Lease
+from giornata.protocol.node.pipe import CheckpointWritten
+from giornata.protocol.node.work import Heartbeat, Lease
 
 AWAY = problem(503, "unavailable")
 

@@ -14,7 +14,7 @@ from tests.unit.agent.conftest import COUNT_ENGINE, DRAW_ENGINE, NodeFactory
 from tests.unit.agent.fake_node_api import AWAY, LOST, FakeNodeApi, api_ok, cut, lease, picture_lease, problem
 
 from giornata.agent.claiming import FETCHING_WAIT_S, ExitCode
-from giornata.protocol.pictures import PictureFlag
+from giornata.protocol.node.pictures import PictureFlag
 
 png_of = runpy.run_path(str(DRAW_ENGINE))["png_of"]
 

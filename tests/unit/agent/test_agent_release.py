@@ -11,7 +11,7 @@ from tests.unit.agent.test_agent_together import granted, leases, of, together
 
 from giornata.agent.attempt.commands import LEFT, RELEASED, ServerCommands, ShutdownSignal
 from giornata.agent.claiming import ExitCode
-from giornata.protocol.work import Order
+from giornata.protocol.node.work import Order
 
 ENDLESS = {"steps": 10**9, "every": 10**9, "step_s": 0.005}
 SHORT = {"steps": 3, "every": 5}

@@ -9,7 +9,7 @@ from giornata.agent.machine.instance_metadata import HEADERS, InstanceMetadata, 
 from giornata.agent.settings import AgentSettings
 from giornata.client.node import NodeClient
 from giornata.domain.errors import Unavailable
-from giornata.protocol.work import Claim, NodeInfo
+from giornata.protocol.node.work import Claim, NodeInfo
 
 
 @pytest.fixture

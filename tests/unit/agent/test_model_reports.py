@@ -11,7 +11,7 @@ import pytest
 from giornata.agent.transfer.model_prefetch import ModelPrefetch
 from giornata.agent.transfer.model_reports import ModelReport, ModelReports
 from giornata.agent.transfer.model_store import ModelStore
-from giornata.protocol.held_models import HeldTier, PrefetchHint
+from giornata.protocol.node.held_models import HeldTier, PrefetchHint
 from giornata.protocol.uploads import Download, SignedUrl
 
 BODY = b"weights"

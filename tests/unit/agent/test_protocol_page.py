@@ -10,8 +10,8 @@ from tests.unit.agent.conftest import COUNT_ENGINE
 from tests.unit.agent.fake_node_api import lease
 
 from giornata.client.node import NodeClient
-from giornata.protocol.pipe import FromEngine, ToEngine
-from giornata.protocol.work import Lease
+from giornata.protocol.node.pipe import FromEngine, ToEngine
+from giornata.protocol.node.work import Lease
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "protocol.md").read_text()
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from giornata.api.batching import MOST_AT_ONCE, TRIED_AGAIN_AFTER, RequestBatcher
+from giornata.api.node_routes.batching import MOST_AT_ONCE, TRIED_AGAIN_AFTER, RequestBatcher
 from giornata.domain.errors import Unavailable
 
 LONG_S = 20.0

@@ -7,7 +7,7 @@ import pytest
 from tests.fixtures.served import Served
 
 from giornata.client import Client
-from giornata.control.jobs.length_faults import length_check, prompts_of, within
+from giornata.control.jobs.submission.length_faults import length_check, prompts_of, within
 from giornata.domain.clip import token_count
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.uploads import DatasetItem

@@ -13,7 +13,7 @@ from tests.fixtures.served import Served, a_dataset, serving
 from giornata.api.settings import ApiSettings
 from giornata.cli.ui.watch import sentence
 from giornata.client.node import NodeClient
-from giornata.protocol.work import Claim, ClaimReply, NodeInfo
+from giornata.protocol.node.work import Claim, ClaimReply, NodeInfo
 
 WAIT_S = 20.0
 JOB = {"kind": "x-count", "spec": {"steps": 5}}

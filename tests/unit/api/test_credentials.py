@@ -9,7 +9,7 @@ from tests.fixtures.people import browser_of, new_person
 from tests.fixtures.served import Served, serving
 from tests.unit.api.test_refusals import ATTEMPT_ROUTES, NODE, UNKNOWN, USER_ROUTES, WEBHOOK, ask, is_problem, lease
 
-from giornata.protocol.people import Role
+from giornata.protocol.account.people import Role
 
 SHOWN = ("Bearer", "X-API-Key", "cookie", "attempt")
 OPENS = {"key": {"Bearer", "X-API-Key"}, "session": {"cookie"}, "attempt token": {"attempt"}}

@@ -12,8 +12,8 @@ from authlib.integrations.requests_client import OAuth2Session
 from tests.fixtures.people import PASSWORD, Browser, browser_of, new_person
 from tests.fixtures.served import Served
 
-from giornata.protocol.people import Role
-from giornata.protocol.sign_in import DEVICE_GRANT
+from giornata.protocol.account.people import Role
+from giornata.protocol.account.sign_in import DEVICE_GRANT
 
 EVIL = "https://evil.example"
 

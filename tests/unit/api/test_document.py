@@ -8,21 +8,21 @@ import pytest
 from tests.fixtures.served import Served
 from tests.unit.client.test_client_flow import bitmap
 
-from giornata.api.problems import CODE_OF_STATUS, Problem
-from giornata.control.jobs.spec_faults import parse_spec
-from giornata.domain.health import MachineState
-from giornata.domain.job import JobState
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import CreateKey, CreateProject
+from giornata.api.replies.problems import CODE_OF_STATUS, Problem
+from giornata.control.jobs.submission.spec_faults import parse_spec
+from giornata.domain.jobs.job import JobState
+from giornata.domain.jobs.reasons import Reason
+from giornata.domain.machines.health import MachineState
+from giornata.protocol.account.people import CreateInvitation, SignIn
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import ChangeJob, ContinueJob, SubmitJob
 from giornata.protocol.models import AddModel
-from giornata.protocol.openai_images import ImageGenerationRequest
-from giornata.protocol.order_pictures import GenerationRequest
-from giornata.protocol.people import CreateInvitation, SignIn
+from giornata.protocol.orders.openai_images import ImageGenerationRequest
+from giornata.protocol.orders.order_pictures import GenerationRequest
+from giornata.protocol.project.admin import CreateKey, CreateProject
+from giornata.protocol.project.webhook_endpoints import CreateWebhook
 from giornata.protocol.specs import KINDS, TrainSpec
 from giornata.protocol.uploads import CreateDataset, UploadRequest
-from giornata.protocol.webhook_endpoints import CreateWebhook
 from giornata.web.error_status import STATUS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "api.md").read_text()

@@ -12,10 +12,11 @@ from starlette.types import Message, Receive, Scope, Send
 from tests.fixtures.served import Served
 from tests.unit.api.test_refusals import ATTEMPT_ROUTES, NODE, lease
 
-from giornata.api import jobs, node
 from giornata.api.app import create_app
-from giornata.api.callers import Attempt, User
-from giornata.api.fast_routes import BODIES, FastNodeRoutes
+from giornata.api.job_routes import jobs
+from giornata.api.node_routes import node
+from giornata.api.node_routes.fast_routes import BODIES, FastNodeRoutes
+from giornata.api.requests.callers import Attempt, User
 
 CLAIM = {"request_id": "request-9", "node": NODE, "kinds": ["x-count"]}
 JSON = "application/json"

@@ -12,10 +12,10 @@ from tests.unit.api.test_connection_quota import following, until
 from tests.unit.api.test_streams import submitted
 from tests.unit.api.test_wakeup import LONG_S, settled
 
-from giornata.api.followed_jobs import FollowedJobs, Follower
+from giornata.api.replies.followed_jobs import FollowedJobs, Follower
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
-from giornata.control.jobs.history_heads import HistoryPart, read_heads
+from giornata.control.jobs.reading.history_heads import HistoryPart, read_heads
 from giornata.domain.errors import Unauthenticated
 
 STREAMS, LOOKS = 50, 5

@@ -25,7 +25,7 @@ from tests.unit.api.test_refusals import (
     query_of,
 )
 
-from giornata.protocol.people import Role
+from giornata.protocol.account.people import Role
 
 STREAM = {"Accept": "text/event-stream"}
 WORDS = {Role.VIEWER: VERBS[:1], Role.MEMBER: VERBS, Role.OWNER: (*VERBS, "admin")}

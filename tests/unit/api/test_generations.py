@@ -11,7 +11,7 @@ from tests.fixtures.drawn_orders import DrawingNode, drawn_bytes
 from tests.fixtures.served import Served
 
 from giornata.domain.errors import InvalidInput
-from giornata.protocol.order_pictures import OrderPicture
+from giornata.protocol.orders.order_pictures import OrderPicture
 
 SPEC = {"model": "some/model", "prompt": "a fox", "width": 64, "height": 64}
 STREAM = {"Accept": "text/event-stream"}

@@ -7,7 +7,7 @@ import pytest
 from tests.fixtures.served import Served
 from tests.unit.api.test_refusals import lease
 
-from giornata.api.body_limits import check_json_text
+from giornata.api.requests.body_limits import check_json_text
 from giornata.domain.errors import InvalidInput
 
 JOB = {"kind": "x-count", "spec": {"steps": 5}}

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.fixtures.served import Served
 
-from giornata.api.jobs import wanted
+from giornata.api.job_routes.jobs import wanted
 from giornata.domain.errors import InvalidInput
-from giornata.domain.job import JobState
+from giornata.domain.jobs.job import JobState
 
 JOB = {"kind": "x-count", "spec": {"steps": 5}}
 

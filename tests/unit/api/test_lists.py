@@ -12,7 +12,7 @@ import pytest
 from tests.fixtures.served import QUICK, Served, serving
 
 from giornata.api.app import create_app
-from giornata.api.lists import Lists
+from giornata.api.requests.lists import Lists
 from giornata.api.server import HttpServer, listen
 from giornata.control.ports.store import Transaction
 from giornata.protocol.model import Reply

@@ -8,8 +8,8 @@ from tests.fixtures.model_files import SDXL_BASE, SDXL_LORA, model_file
 from tests.fixtures.served import Served
 
 from giornata.domain.errors import Forbidden, InvalidInput, NotFound
-from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.models import AddModel
+from giornata.protocol.project.admin import ROOT_PROJECT
 
 URN = "urn:air:sdxl:lora:civitai:123@456"
 

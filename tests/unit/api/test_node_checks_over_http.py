@@ -13,9 +13,9 @@ from giornata.agent.transfer.transport import HttpStorage
 from giornata.client.node import NodeClient
 from giornata.control.context import GovernedFleet
 from giornata.domain.errors import Forbidden
-from giornata.domain.node_checks import MIB, NodeThresholds
-from giornata.protocol.node_checks import NodeChecks, NodeFigures
-from giornata.protocol.work import NodeInfo
+from giornata.domain.machines.node_checks import MIB, NodeThresholds
+from giornata.protocol.node.node_checks import NodeChecks, NodeFigures
+from giornata.protocol.node.work import NodeInfo
 
 NODE = NodeInfo(node_id="node_00000001", machine_id="m-1", name="n-1", fleet="far", instance_id="i-1")
 LINK = NodeThresholds(min_download_bytes_per_s=0.25 * MIB, min_upload_bytes_per_s=0.25 * MIB, max_clock_skew_s=5)

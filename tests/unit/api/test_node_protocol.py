@@ -13,8 +13,8 @@ from giornata.client.trust import trusted
 from giornata.domain.errors import ProtocolMismatch
 from giornata.domain.protocol_versions import SpokenVersions, versions_of
 from giornata.protocol import PROTOCOL_HEADER, SPOKEN, VERSION
-from giornata.protocol.node_checks import NodeChecks
-from giornata.protocol.work import Claim, NodeInfo
+from giornata.protocol.node.node_checks import NodeChecks
+from giornata.protocol.node.work import Claim, NodeInfo
 
 CLAIM = {"request_id": "request-1", "node": NODE, "kinds": ["x-count"]}
 CALLS = {

@@ -15,9 +15,9 @@ from tests.fixtures.served import Served, serving
 
 from giornata.api.app import create_app
 from giornata.control.access.invitations import create_invitation
-from giornata.control.access.oidc_sign_in import SIGN_IN_TTL_S
+from giornata.control.access.signing_in.oidc_sign_in import SIGN_IN_TTL_S
 from giornata.control.access.users import change_user
-from giornata.protocol.people import ChangeUser, CreateInvitation, Role, User
+from giornata.protocol.account.people import ChangeUser, CreateInvitation, Role, User
 
 PROVIDER, SESSION = "giornata-provider", "giornata-session"
 

@@ -6,7 +6,7 @@ from typing import Any
 from tests.fixtures.picture_rig import generate_spec, order_record
 from tests.fixtures.served import Served
 
-from giornata.control.jobs.submit import enqueue
+from giornata.control.jobs.submission.submit import enqueue
 
 NODE = {"node_id": "node_00000001", "machine_id": "machine-1", "name": "node-1"}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from giornata.api.waiting import MAX_WAIT_S, preferred_wait_s
+from giornata.api.requests.waiting import MAX_WAIT_S, preferred_wait_s
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from giornata.api.problems import problem_of, respond
+from giornata.api.replies.problems import problem_of, respond
 from giornata.client.problems import error_of
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, TooMany, Unavailable
 from giornata.web.error_status import STATUS

@@ -16,7 +16,7 @@ import pytest
 from tests.fixtures.people import PASSWORD, Browser, browser_of, new_person
 from tests.fixtures.served import Served, a_dataset
 
-from giornata.protocol.people import Role
+from giornata.protocol.account.people import Role
 
 SHA = "0" * 64
 FILE = {"sha256": SHA, "size_bytes": 3}

@@ -15,9 +15,9 @@ from giornata.api.app import create_app
 from giornata.api.server import HttpServer, listen
 from giornata.client import Backoff, Client
 from giornata.control.access.authenticate import authenticate
-from giornata.control.process_cache import ProcessCache
+from giornata.control.memory.process_cache import ProcessCache
 from giornata.domain.errors import Unauthenticated
-from giornata.protocol.people import Role
+from giornata.protocol.account.people import Role
 
 WITHIN_MS = 5_000
 

@@ -14,7 +14,7 @@ from giornata.cli.operate.composition import FernetSealer, new_key
 from giornata.client.node import NodeClient
 from giornata.control.ports.sealing import NoSealer
 from giornata.domain.errors import Forbidden, InvalidInput, NotFound, Unavailable
-from giornata.protocol.work import Claim, ClaimReply, Lease, NodeInfo
+from giornata.protocol.node.work import Claim, ClaimReply, Lease, NodeInfo
 
 VALUE = "hf_NobodyMayEverReadThis/0123456789+="
 OTHER = "hf_AnotherOneThatIsNobodysBusiness"

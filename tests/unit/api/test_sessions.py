@@ -14,7 +14,7 @@ from tests.fixtures.served import QUICK, Served
 from giornata.api.app import create_app
 from giornata.api.server import HttpServer, listen
 from giornata.cli.operate.passwords import Argon2Passwords
-from giornata.protocol.people import Role
+from giornata.protocol.account.people import Role
 
 EVE = {"email": "eve@example.com", "password": PASSWORD}
 

@@ -19,7 +19,7 @@ from tests.unit.api.test_refusals import NODE, lease
 from tests.unit.api.test_server import long_claim
 
 from giornata.api.app import create_app
-from giornata.api.connection import MAX_HEADER_BYTES, Timeouts
+from giornata.api.requests.connection import MAX_HEADER_BYTES, Timeouts
 from giornata.api.server import HttpServer, listen
 from giornata.api.settings import ApiSettings
 

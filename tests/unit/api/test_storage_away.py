@@ -16,7 +16,7 @@ from tests.unit.api.test_operation import answer
 from tests.unit.api.test_refusals import lease
 
 from giornata.api.app import create_app
-from giornata.api.problems import problem_of
+from giornata.api.replies.problems import problem_of
 from giornata.blobs.durable import away_is_unavailable
 from giornata.blobs.s3_faults import translated
 from giornata.control.monitoring import KEPT_MS, StorageCheck

@@ -8,7 +8,7 @@ from tests.fixtures.webhooks import URL, deliver
 from giornata.client import Client
 from giornata.control.notifications.send_due import send_due
 from giornata.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
-from giornata.protocol.webhook_endpoints import ChangeWebhook, CreateWebhook, RotateWebhook, WebhookFormat
+from giornata.protocol.project.webhook_endpoints import ChangeWebhook, CreateWebhook, RotateWebhook, WebhookFormat
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from tests.fixtures.served import Served, serving
 from giornata.client.node import NodeClient
 from giornata.domain.errors import Forbidden, Unauthenticated, Unavailable
 from giornata.fleets.salad import SaladOptions, open_identities
-from giornata.protocol.node_checks import NodeChecks
-from giornata.protocol.work import Claim, ClaimReply, NodeInfo
+from giornata.protocol.node.node_checks import NodeChecks
+from giornata.protocol.node.work import Claim, ClaimReply, NodeInfo
 
 OPTIONS = SaladOptions(
     organization="acme",

@@ -10,7 +10,7 @@ from giornata.cli.settings.connection import connect
 from giornata.control.access.authenticate import authenticate
 from giornata.control.access.keys import create_key, revoke_key
 from giornata.domain.errors import InvalidInput, Unauthenticated
-from giornata.protocol.admin import CreateKey, Scope
+from giornata.protocol.project.admin import CreateKey, Scope
 
 FIRST = "gk_00000001_" + "a" * 43
 SECOND = "gk_00000002_" + "b" * 43

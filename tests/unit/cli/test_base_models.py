@@ -5,8 +5,8 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from giornata.cli.jobs.base_models import Hub, model_faults, sent_name
-from giornata.control.jobs.spec_faults import parse_spec
+from giornata.cli.jobs.inputs.base_models import Hub, model_faults, sent_name
+from giornata.control.jobs.submission.spec_faults import parse_spec
 
 MISSING = {"x-error-code": "RepoNotFound"}
 KNOWN = {"stabilityai/stable-diffusion-xl-base-1.0", "owner/name", "owner/vae"}

@@ -7,8 +7,8 @@ from tests.fixtures.served import a_dataset
 
 from giornata.cli.ui.output import EXIT_PAUSED
 from giornata.domain.errors import OverBudget
-from giornata.domain.job import JobState
-from giornata.protocol.work import Claim, NodeInfo
+from giornata.domain.jobs.job import JobState
+from giornata.protocol.node.work import Claim, NodeInfo
 
 DEAR = NodeInfo(node_id="node_12345678", machine_id="m-1", name="shed", price_micro_usd_per_hour=100_000_000)
 

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from giornata.cli.main import app
 from giornata.cli.ui.output import EXIT_BAD_INPUT
-from giornata.protocol.node_checks import NodeChecks
-from giornata.protocol.work import Claim, NodeInfo
+from giornata.protocol.node.node_checks import NodeChecks
+from giornata.protocol.node.work import Claim, NodeInfo
 
 NODE = NodeInfo(node_id="node_12345678", machine_id="m-1", name="shed", pid=7, price_micro_usd_per_hour=200_000)
 

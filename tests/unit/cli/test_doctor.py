@@ -26,16 +26,16 @@ from giornata.cli.main import app
 from giornata.cli.maintenance.doctor.examine import CHECKS, examine
 from giornata.cli.maintenance.doctor.findings import Harm
 from giornata.cli.operate.composition import write_server_file
-from giornata.control.attempts.lapse import lapse_leases
+from giornata.control.attempts.ending.lapse import lapse_leases
 from giornata.control.audit_log.chain import chain_rows
 from giornata.control.fleets.reconcile import reconcile_fleet
 from giornata.control.fleets.scale import scale_fleet
 from giornata.control.loops import Loop, Loops
 from giornata.control.notifications.fan_out import FanOut
 from giornata.domain.errors import FleetUnavailable
-from giornata.domain.fleet_plan import ScalingPolicy
-from giornata.protocol.webhook_endpoints import ChangeWebhook, CreateWebhook
-from giornata.protocol.work import Claim, NodeInfo
+from giornata.domain.fleets.fleet_plan import ScalingPolicy
+from giornata.protocol.node.work import Claim, NodeInfo
+from giornata.protocol.project.webhook_endpoints import ChangeWebhook, CreateWebhook
 from giornata.store.database.transfer_marks import STATE, TARGET, marks
 
 HOUR_S = 3600.0

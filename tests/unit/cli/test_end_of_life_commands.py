@@ -7,7 +7,7 @@ from tests.fixtures.served import a_dataset
 from typer.testing import CliRunner
 
 from giornata.cli.main import app
-from giornata.domain.retention import parse_days
+from giornata.domain.files.retention import parse_days
 
 JOB = {"kind": "x-count", "spec": {"steps": 5}}
 

@@ -4,7 +4,7 @@ import pytest
 import typer
 from tests.fixtures.served import a_dataset
 
-from giornata.cli.jobs.find_job import find_job
+from giornata.cli.jobs.inputs.find_job import find_job
 from giornata.cli.main import app
 from giornata.domain.errors import InvalidInput, NotFound
 

@@ -8,7 +8,7 @@ from tests.fixtures.contexts import CountedNames, FinePictures, ManualClock
 from tests.fixtures.databases import new_sqlite
 
 from giornata.blobs.filesystem import FilesystemBlobs
-from giornata.cli.operate.open_fleets import open_fleets, own_nodes, work_of
+from giornata.cli.operate.fleet.open_fleets import open_fleets, own_nodes, work_of
 from giornata.cli.settings import load_settings
 from giornata.cli.settings.connection import read_invitation
 from giornata.cli.settings.fleet_settings import TABLES, ChecksTable, ScalingTable
@@ -16,8 +16,8 @@ from giornata.control.access.install import install
 from giornata.control.context import Context
 from giornata.control.ports.identities import NoIdentities
 from giornata.domain.errors import InvalidInput
-from giornata.domain.fleet_plan import ScalingPolicy
-from giornata.domain.node_checks import NodeThresholds
+from giornata.domain.fleets.fleet_plan import ScalingPolicy
+from giornata.domain.machines.node_checks import NodeThresholds
 from giornata.fleets.opening import NodeWork
 from giornata.store.database.database import open_store
 

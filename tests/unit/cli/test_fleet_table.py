@@ -9,8 +9,8 @@ from giornata.control.fleets.reconcile import reconcile_fleet
 from giornata.control.fleets.scale import scale_fleet
 from giornata.control.ports.fleet import Instance, InstanceState
 from giornata.domain.errors import Forbidden
-from giornata.domain.fleet_plan import ScalingPolicy
-from giornata.protocol.fleets import InstanceStanding
+from giornata.domain.fleets.fleet_plan import ScalingPolicy
+from giornata.protocol.node.fleets import InstanceStanding
 
 
 @pytest.fixture

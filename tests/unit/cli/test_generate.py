@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, PngImagePlugin
 from tests.fixtures.drawn_orders import DrawingNode, drawn_bytes
 
-from giornata.cli.jobs.order_options import OrderOptions, OrderTerms, check_order
+from giornata.cli.jobs.options.order_options import OrderOptions, OrderTerms, check_order
 from giornata.protocol.generation.metadata import metadata_of
 from giornata.protocol.generation.picture import PictureParams
 

@@ -12,10 +12,10 @@ from tests.fixtures.drawn_orders import DrawingNode
 
 from giornata.cli.generation.grid_options import GridOptions, check_grid
 from giornata.cli.generation.grid_sheet import MOST_ROWS, sheet_plans
-from giornata.cli.jobs.order_options import OrderOptions, OrderTerms
+from giornata.cli.jobs.options.order_options import OrderOptions, OrderTerms
 from giornata.diffusion.sampling.grid_sheet import draw_sheet
 from giornata.domain.errors import InvalidInput
-from giornata.domain.picture import PictureState
+from giornata.domain.generation.picture import PictureState
 from giornata.protocol.generation.drawn_grid import DrawnCell, DrawnGrid, cells_of, named_cells
 from giornata.protocol.generation.grid import GridSpec, grid_cells
 from giornata.protocol.jobs import Job

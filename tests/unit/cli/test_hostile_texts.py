@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from giornata.cli.operate.logs import FORMAT, TextLines
+from giornata.cli.operate.fleet.logs import FORMAT, TextLines
 from giornata.cli.ui.output import Output
 from giornata.cli.ui.watch import progress_bar
 from giornata.domain.errors import Conflict, Fault, InvalidInput

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from giornata.cli.operate.logs import JsonLines, log_to_stderr
+from giornata.cli.operate.fleet.logs import JsonLines, log_to_stderr
 from giornata.cli.settings import load_settings
 from giornata.domain.errors import InvalidInput
 from giornata.domain.telemetry import log_about, request_id

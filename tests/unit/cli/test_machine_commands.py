@@ -3,7 +3,7 @@
 import pytest
 
 from giornata.domain.errors import Forbidden, NotFound
-from giornata.protocol.work import Claim, NodeInfo
+from giornata.protocol.node.work import Claim, NodeInfo
 
 NODE = NodeInfo(node_id="node_12345678", machine_id="m-1", name="shed")
 

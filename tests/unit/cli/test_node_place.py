@@ -6,10 +6,10 @@ import pytest
 from tests.fixtures.salad_imds import SaladKeys, SaladWorkload
 
 from giornata.agent.machine.instance_metadata import WorkloadToken
-from giornata.cli.operate.node import agent_settings_of, place_of, unpriced_words
+from giornata.cli.operate.fleet.node import agent_settings_of, place_of, unpriced_words
 from giornata.cli.settings import Settings
 from giornata.domain.errors import InvalidInput
-from giornata.protocol.work import NodeInfo
+from giornata.protocol.node.work import NodeInfo
 
 WORKLOAD = SaladWorkload(keys=SaladKeys(), now_s=0.0)
 

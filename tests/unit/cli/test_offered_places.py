@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from giornata.agent.settings import engine_command
-from giornata.cli.operate.node import agent_settings_of
-from giornata.cli.operate.open_fleets import _table_of_machine, work_of
+from giornata.cli.operate.fleet.node import agent_settings_of
+from giornata.cli.operate.fleet.open_fleets import _table_of_machine, work_of
 from giornata.cli.settings import load_settings
 from giornata.domain.errors import InvalidInput
 from giornata.engine.__main__ import parse

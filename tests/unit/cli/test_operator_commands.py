@@ -7,9 +7,9 @@ from giornata.control.fleets.reconcile import reconcile_fleet
 from giornata.control.fleets.scale import scale_fleet
 from giornata.control.ports.fleet import Limits
 from giornata.domain.errors import Forbidden, NotFound
-from giornata.domain.fleet_plan import ScalingPolicy
-from giornata.protocol.fleets import ScaleFleet
-from giornata.protocol.work import Claim, NodeInfo
+from giornata.domain.fleets.fleet_plan import ScalingPolicy
+from giornata.protocol.node.fleets import ScaleFleet
+from giornata.protocol.node.work import Claim, NodeInfo
 
 NODE = NodeInfo(node_id="node_12345678", machine_id="m-1", name="shed")
 

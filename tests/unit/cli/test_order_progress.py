@@ -7,10 +7,10 @@ from rich.console import Console
 
 from giornata.cli.jobs.order_progress import finish_order, follow_order
 from giornata.cli.ui.output import EXIT_FAILED, EXIT_PAUSED, Output
-from giornata.domain.job import JobState
-from giornata.domain.picture import PictureState
+from giornata.domain.generation.picture import PictureState
+from giornata.domain.jobs.job import JobState
 from giornata.protocol.jobs import Job
-from giornata.protocol.order_pictures import OrderPicture
+from giornata.protocol.orders.order_pictures import OrderPicture
 
 
 def order(state: JobState, why: str | None = None, error: str | None = None) -> Job:

@@ -13,7 +13,7 @@ from giornata.cli.main import app
 from giornata.cli.options import seconds_of
 from giornata.control.access.members import set_member
 from giornata.domain.errors import InvalidInput
-from giornata.protocol.people import Role, SetMember
+from giornata.protocol.account.people import Role, SetMember
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from giornata.cli.main import app
-from giornata.cli.pretrain_ingest import MEANINGS, _changes, _configured, _progress, _say
-from giornata.cli.pretrain_process import run_program
+from giornata.cli.pretraining.pretrain_ingest import MEANINGS, _changes, _configured, _progress, _say
+from giornata.cli.pretraining.pretrain_process import run_program
 from giornata.cli.ui.output import Output
 from giornata.domain.errors import GiornataError, InvalidInput
 from giornata.pretrain.data.examination import Refusal

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 
-from giornata.cli.pretrain_run import _awaited
+from giornata.cli.pretraining.pretrain_run import _awaited
 
 STOPPED = 3
 RUN = f"""

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from giornata.cli.ui.output import Output
 from giornata.cli.ui.watch import Loss, progress_bar, watch
-from giornata.domain.job import JobState
+from giornata.domain.jobs.job import JobState
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Event, Job, MetricPoint
 

@@ -14,8 +14,8 @@ from safetensors.torch import save
 from tests.fixtures.served import a_dataset
 
 from giornata.client.node import NodeClient
+from giornata.protocol.node.work import Claim, CommitArtifact, CommitCheckpoint, CompleteAttempt, NodeInfo
 from giornata.protocol.uploads import FileToUpload, UploadRequest
-from giornata.protocol.work import Claim, CommitArtifact, CommitCheckpoint, CompleteAttempt, NodeInfo
 
 SPEC = {"model": "some/model", "instance_prompt": "a photo of sks dog", "max_train_steps": 5}
 

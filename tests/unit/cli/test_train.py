@@ -8,9 +8,9 @@ import sys
 import pytest
 from PIL import Image
 
+from giornata.protocol.node.work import Claim, NodeInfo
 from giornata.protocol.presets import PRESETS, started_from
 from giornata.protocol.specs import TrainSpec
-from giornata.protocol.work import Claim, NodeInfo
 
 NEEDED_ALONE = ["--model", "spec.rank", "--checkpoint-to", "--output"]
 PROMPT = ("--instance-prompt", 'a photo of "sks" dög')

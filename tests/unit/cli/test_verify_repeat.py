@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from giornata.cli.jobs.repeat import RepeatVerdict, compare
 from giornata.cli.main import app
 from giornata.cli.ui.output import EXIT_BAD_INPUT
-from giornata.domain.job import JobState
+from giornata.domain.jobs.job import JobState
 from giornata.protocol.provenance import Provenance, ProvenanceFile, SignedProvenance, canonical_bytes
 
 SPEC: dict[str, Any] = {"pretrained_model_name_or_path": "/models/tiny", "dataset": "ds_1", "max_train_steps": 8}

@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from giornata.cli.jobs.spec_options import parse_assignments
+from giornata.cli.jobs.options.spec_options import parse_assignments
 from giornata.cli.ui.text import ago, ahead, cost, duration, size
-from giornata.control.jobs.spec_faults import NO_DATASET, parse_spec
+from giornata.control.jobs.submission.spec_faults import NO_DATASET, parse_spec
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.specs import TrainSpec
 

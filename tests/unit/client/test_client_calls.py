@@ -17,7 +17,7 @@ from giornata.domain.errors import (
     Unauthenticated,
     Unavailable,
 )
-from giornata.protocol.admin import Scope
+from giornata.protocol.project.admin import Scope
 
 URL = "http://server.test"
 AT = "2026-01-01T00:00:00Z"

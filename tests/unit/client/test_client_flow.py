@@ -11,14 +11,12 @@ from tests.fixtures.served import Served, a_dataset
 
 from giornata.client import Client
 from giornata.client.node import NodeClient
-from giornata.client.training_folder import read_training_folder
-from giornata.client.transfer import download, upload_file
+from giornata.client.storage.training_folder import read_training_folder
+from giornata.client.storage.transfer import download, upload_file
 from giornata.domain.errors import InvalidInput, LeaseLost, NotFound
-from giornata.domain.job import JobState
-from giornata.protocol.admin import Scope
+from giornata.domain.jobs.job import JobState
 from giornata.protocol.events import EventType
-from giornata.protocol.uploads import FileToUpload, UploadRequest
-from giornata.protocol.work import (
+from giornata.protocol.node.work import (
     Claim,
     CommitArtifact,
     CommitCache,
@@ -33,6 +31,8 @@ from giornata.protocol.work import (
     ReleaseAttempt,
     StepMetrics,
 )
+from giornata.protocol.project.admin import Scope
+from giornata.protocol.uploads import FileToUpload, UploadRequest
 
 
 class Node:

@@ -8,7 +8,7 @@ import pytest
 from giornata.client import Backoff, Client
 from giornata.client.node import NodeClient
 from giornata.domain.errors import Unavailable
-from giornata.protocol.work import Claim, NodeInfo
+from giornata.protocol.node.work import Claim, NodeInfo
 
 NODE = NodeInfo(node_id="node_00000001", machine_id="m", name="n")
 CLAIM = Claim(request_id="request-1", node=NODE, kinds=("train",))

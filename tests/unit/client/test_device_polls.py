@@ -9,8 +9,8 @@ from tests.fixtures.served import Served, serving
 
 from giornata.client.device_sign_in import DeviceSignIn
 from giornata.domain.errors import Forbidden, InvalidInput, NotFound, Unauthenticated, Unreachable
-from giornata.protocol.people import Role
-from giornata.protocol.sign_in import AuthorizeDevice, DeviceAuthorization
+from giornata.protocol.account.people import Role
+from giornata.protocol.account.sign_in import AuthorizeDevice, DeviceAuthorization
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from giornata.client.model_card import MARK, card_as_written, restore_cards, save_record
-from giornata.client.provenance import file_sha256
-from giornata.domain.audits import AuditState
-from giornata.domain.job import JobState
+from giornata.client.archives.model_card import MARK, card_as_written, restore_cards, save_record
+from giornata.client.archives.provenance import file_sha256
+from giornata.domain.jobs.audits import AuditState
+from giornata.domain.jobs.job import JobState
 from giornata.protocol.provenance import Provenance, ProvenanceAudit, ProvenanceCheckpoint, SignedProvenance
 
 AT = datetime(2026, 11, 1, tzinfo=UTC)

@@ -12,7 +12,7 @@ from giornata.client.node import KNOWN_FOR_S, NodeClient
 from giornata.client.trust import trusted
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.model import Message
-from giornata.protocol.work import Claim, CompleteAttempt, Heartbeat, NodeInfo
+from giornata.protocol.node.work import Claim, CompleteAttempt, Heartbeat, NodeInfo
 
 KINDS = ("x-count",)
 

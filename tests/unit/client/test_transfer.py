@@ -10,7 +10,7 @@ import httpx
 import pytest
 from tests.unit.client.transfer_time import Answer, Time, status
 
-from giornata.client.transfer import CHUNK_BYTES, upload_file
+from giornata.client.storage.transfer import CHUNK_BYTES, upload_file
 from giornata.domain.errors import BlobMismatch, BlobMissing, Forbidden, TooLarge, Unavailable
 from giornata.protocol.uploads import SignedPart, SignedUrl, UploadTicket
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from tests.unit.client.transfer_time import START, Answer, Time, status
 
-from giornata.client.transfer import download
+from giornata.client.storage.transfer import download
 from giornata.domain.errors import BlobMismatch, BlobMissing, Forbidden, Unavailable
 from giornata.protocol.uploads import SignedUrl
 

@@ -1,6 +1,6 @@
 """Who was not heard of while nobody listened has not been silent."""
 
-from giornata.control.process_cache import ProcessCache
+from giornata.control.memory.process_cache import ProcessCache
 
 BREAK_MS = 300_000
 

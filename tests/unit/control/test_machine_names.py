@@ -1,7 +1,7 @@
 """What a project is shown of machines in the data of events."""
 
 from giornata.control.access.machine_names import MachineNames
-from giornata.protocol.admin import ROOT_PROJECT
+from giornata.protocol.project.admin import ROOT_PROJECT
 
 LIFTED = {"name": "ban-lifted", "machine_ids": ["desk-1", "desk-2@ann"], "message": "no other machine"}
 

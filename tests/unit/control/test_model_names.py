@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from giornata.control.jobs.spec_faults import parse_spec
+from giornata.control.jobs.submission.spec_faults import parse_spec
 from giornata.protocol.training.model_names import HubFile, hub_file
 
 SHA256 = "0" * 64

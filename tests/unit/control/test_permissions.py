@@ -13,11 +13,11 @@ from giornata.control.access.permissions import (
     stored_scopes,
     verbs_of,
 )
-from giornata.control.access.sign_in import network_of
+from giornata.control.access.signing_in.sign_in import network_of
 from giornata.control.caller import Caller
 from giornata.domain.errors import Forbidden
-from giornata.protocol.admin import USER_VERBS, Scope
-from giornata.protocol.people import Role
+from giornata.protocol.account.people import Role
+from giornata.protocol.project.admin import USER_VERBS, Scope
 from giornata.store.schema import keys
 
 LONGEST = keys.c.scope.type.length

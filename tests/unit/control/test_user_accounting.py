@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.domain.accounting import Run, Seconds, account, preparation_ms, total
-from giornata.domain.reasons import Reason
+from giornata.domain.billing.accounting import Run, Seconds, account, preparation_ms, total
+from giornata.domain.jobs.reasons import Reason
 
 # 10 s until the first step was done, then 9 steps of 10 s each.
 RUN = Run(

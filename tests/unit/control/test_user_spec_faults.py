@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import AliasChoices
 
-from giornata.control.jobs.spec_faults import parse_spec
+from giornata.control.jobs.submission.spec_faults import parse_spec
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.foreign_names import NOT_OFFERED
 

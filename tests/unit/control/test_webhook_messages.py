@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from giornata.control.notifications.messages import DISCORD_CHARACTERS, messages_of
 from giornata.control.notifications.send_due import chosen
-from giornata.control.ports.webhook_store import DeliveryRecord, DueChain, WebhookRecord
-from giornata.domain.notifications import DeliveryState
-from giornata.protocol.webhook_endpoints import WebhookFormat
+from giornata.control.ports.user_queries.webhook_store import DeliveryRecord, DueChain, WebhookRecord
+from giornata.domain.accounts.notifications import DeliveryState
+from giornata.protocol.project.webhook_endpoints import WebhookFormat
 
 WEBHOOK = WebhookRecord(
     id="wh_1",

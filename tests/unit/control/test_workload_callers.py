@@ -10,7 +10,7 @@ from giornata.control.access.permissions import require_same_workload
 from giornata.control.context import Context
 from giornata.control.ports.identities import WorkloadIdentity
 from giornata.domain.errors import Forbidden, Unauthenticated
-from giornata.protocol.admin import Scope
+from giornata.protocol.project.admin import Scope
 
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJtIn0.c2lnbmF0dXJl"
 

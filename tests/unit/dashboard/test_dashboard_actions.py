@@ -12,13 +12,13 @@ from tests.fixtures.dashboard import OTHER, PROJECT, Furnished, furnished
 from tests.fixtures.notifier import KeptRuns
 from tests.fixtures.people import Browser, browser_of
 
-from giornata.client.provenance import verified_provenance
+from giornata.client.archives.provenance import verified_provenance
 from giornata.control.caller import Caller
 from giornata.control.end_of_life.pins import set_pin
-from giornata.control.jobs.read_jobs import get_job, list_jobs
+from giornata.control.jobs.reading.read_jobs import get_job, list_jobs
 from giornata.dashboard import app as dashboard_app
-from giornata.domain.job import JobState
-from giornata.protocol.admin import Scope
+from giornata.domain.jobs.job import JobState
+from giornata.protocol.project.admin import Scope
 
 HERE = f"/dashboard/projects/{PROJECT}"
 OWNER = Caller(project_id=PROJECT, scopes=Scope.ADMIN.reach, key_id="key_owner")

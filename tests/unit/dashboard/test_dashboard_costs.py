@@ -14,13 +14,13 @@ from tests.fixtures.dashboard import PROJECT, Furnished, furnished, pages_of
 from tests.fixtures.people import Browser, browser_of
 
 from giornata.control.access.keys import create_key
-from giornata.control.attempts.claim import claim_once
+from giornata.control.attempts.claiming.claim import claim_once
 from giornata.control.caller import Caller
-from giornata.control.jobs.submit import submit
+from giornata.control.jobs.submission.submit import submit
 from giornata.dashboard.rendering import STATIC, static_url
-from giornata.protocol.admin import ROOT_PROJECT, CreateKey, Scope
 from giornata.protocol.jobs import SubmitJob
-from giornata.protocol.work import Claim, NodeInfo
+from giornata.protocol.node.work import Claim, NodeInfo
+from giornata.protocol.project.admin import ROOT_PROJECT, CreateKey, Scope
 
 MOST_STATEMENTS, MOST_ROWS, MOST_BYTES = 8, 200, 150_000
 MANY = 120

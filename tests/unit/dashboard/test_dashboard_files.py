@@ -4,10 +4,10 @@ import hashlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from giornata.control.jobs.job_life import AuditedStretch, JobLife, SilentTime
+from giornata.control.jobs.reading.job_life import AuditedStretch, JobLife, SilentTime
+from giornata.dashboard.job_pages.timeline import TimelineSpan, draw_timeline
 from giornata.dashboard.rendering import STATIC, TEMPLATES
-from giornata.dashboard.timeline import TimelineSpan, draw_timeline
-from giornata.domain.audits import AuditState
+from giornata.domain.jobs.audits import AuditState
 
 # Of the npm registry: htmx.org 2.0.11 and uplot 1.6.32 in the package, axe-core 4.14.1 for tests alone.
 VENDORED = {

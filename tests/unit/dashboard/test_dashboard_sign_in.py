@@ -15,12 +15,12 @@ from tests.fixtures.people import PASSWORD, ROOT, browser_of, new_person
 from tests.fixtures.served import Served, serving
 
 from giornata.control.access.invitations import create_invitation
-from giornata.control.access.sign_in_links import LINK_MS, SignInLinks
+from giornata.control.access.signing_in.sign_in_links import LINK_MS, SignInLinks
 from giornata.control.caller import Caller
 from giornata.dashboard.rendering import static_url
 from giornata.dashboard.sign_in_pages import HOME, own_page
-from giornata.protocol.admin import Scope
-from giornata.protocol.people import CreateInvitation, Role
+from giornata.protocol.account.people import CreateInvitation, Role
+from giornata.protocol.project.admin import Scope
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ from tests.fixtures.store_rig import StoreRig
 
 from giornata.control.caller import Caller
 from giornata.control.jobs.grid_cells import draw_cells_again, read_grid
-from giornata.control.jobs.read_jobs import get_job
+from giornata.control.jobs.reading.read_jobs import get_job
 from giornata.control.jobs.stop_job import cancel
 from giornata.control.pictures.settle_order import settle_orders
-from giornata.dashboard.grid_pages import MOST_CELLS
+from giornata.dashboard.picture_pages.grid_pages import MOST_CELLS
 from giornata.domain.errors import InvalidInput
-from giornata.protocol.admin import Scope
+from giornata.protocol.project.admin import Scope
 
 HERE = f"/dashboard/projects/{PROJECT}"
 ANN = Caller(project_id=PROJECT, scopes=Scope.ADMIN.reach, key_id="key_ann")

@@ -5,9 +5,9 @@ from tests.fixtures.dashboard import OTHER, PROJECT, Furnished
 from tests.fixtures.people import browser_of
 
 from giornata.control.caller import Caller
-from giornata.control.jobs.job_life import read_life
+from giornata.control.jobs.reading.job_life import read_life
 from giornata.domain.errors import NotFound
-from giornata.protocol.admin import Scope
+from giornata.protocol.project.admin import Scope
 
 ANN = Caller(project_id=PROJECT, scopes=Scope.ADMIN.reach, key_id="key_ann")
 BOB = Caller(project_id=OTHER, scopes=Scope.ADMIN.reach, key_id="key_bob")

@@ -15,8 +15,8 @@ from giornata.control.caller import Caller
 from giornata.control.end_of_life.pins import list_pins
 from giornata.control.end_of_life.retention import read_retention_of
 from giornata.control.projects.set_quotas import read_quotas
-from giornata.dashboard import audit_log_page
-from giornata.protocol.admin import CreateKey, Scope
+from giornata.dashboard.project_area import audit_log_page
+from giornata.protocol.project.admin import CreateKey, Scope
 
 HERE = f"/dashboard/projects/{PROJECT}/settings"
 OWNER = Caller(project_id=PROJECT, scopes=Scope.ADMIN.reach, key_id="key_owner")

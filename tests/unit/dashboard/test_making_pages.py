@@ -23,14 +23,14 @@ from tests.fixtures.store_rig import StoreRig
 from tests.fixtures.users import have, new_dataset, train
 
 from giornata.control.caller import Caller
-from giornata.control.jobs.submit import submit
-from giornata.control.jobs.submit_sweep import submit_sweep
+from giornata.control.jobs.submission.submit import submit
+from giornata.control.jobs.submission.submit_sweep import submit_sweep
 from giornata.control.pictures.settle_order import settle_orders
 from giornata.control.storage.datasets import create_dataset
 from giornata.dashboard.app import POLICY
 from giornata.dashboard.rendering import STATIC
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import Scope
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.project.admin import Scope
 from giornata.protocol.sweeps import SubmitSweep
 from giornata.protocol.uploads import CreateDataset, DatasetItem
 

@@ -9,7 +9,7 @@ from tests.fixtures.people import browser_of
 
 from giornata.control.caller import Caller
 from giornata.control.projects.read_daily_costs import read_daily_costs
-from giornata.protocol.admin import Scope
+from giornata.protocol.project.admin import Scope
 
 HERE = f"/dashboard/projects/{PROJECT}/settings/money"
 OWNER = Caller(project_id=PROJECT, scopes=Scope.ADMIN.reach, key_id="key_owner")

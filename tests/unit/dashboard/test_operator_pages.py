@@ -15,7 +15,7 @@ from giornata.control.projects.projects import create_project
 from giornata.control.projects.read_costs import read_costs
 from giornata.control.projects.set_budget import set_project_budget, settle_budgets
 from giornata.control.timestamps import instant
-from giornata.protocol.admin import ROOT_PROJECT, CreateProject, SetBudget
+from giornata.protocol.project.admin import ROOT_PROJECT, CreateProject, SetBudget
 
 OPERATOR = replace(ROOT, project_id=ROOT_PROJECT)
 

@@ -9,8 +9,8 @@ import pytest
 from tests.fixtures.dashboard import PROJECT, Furnished, furnished
 from tests.fixtures.people import Browser, browser_of
 
-from giornata.dashboard.uploads_page import MOST_AT_ONCE
-from giornata.domain.transfers import SINGLE_PUT_BELOW_BYTES
+from giornata.dashboard.picture_pages.uploads_page import MOST_AT_ONCE
+from giornata.domain.files.transfers import SINGLE_PUT_BELOW_BYTES
 
 HERE = f"/dashboard/projects/{PROJECT}/uploads"
 CONTENT = b"\x89PNG\r\n\x1a\n and NaN \x00 bytes" * 4000

@@ -3,7 +3,7 @@
 from tests.fixtures.dashboard import PROJECT, Furnished
 from tests.fixtures.people import browser_of
 
-from giornata.protocol.admin import ROOT_PROJECT
+from giornata.protocol.project.admin import ROOT_PROJECT
 
 HERE = f"/dashboard/projects/{ROOT_PROJECT}/jobs"
 

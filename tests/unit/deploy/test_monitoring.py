@@ -22,13 +22,13 @@ from giornata.control.fleets.reconcile import reconcile_fleet
 from giornata.control.fleets.scale import scale_fleet
 from giornata.control.loops import Loops
 from giornata.control.ports.fleet import InstanceState
-from giornata.domain.audits import AuditState
-from giornata.domain.fleet_plan import ScalingPolicy
-from giornata.domain.health import MachineState
-from giornata.domain.job import JobState
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import NodeState
-from giornata.protocol.work import Claim, NodeInfo
+from giornata.domain.fleets.fleet_plan import ScalingPolicy
+from giornata.domain.jobs.audits import AuditState
+from giornata.domain.jobs.job import JobState
+from giornata.domain.jobs.reasons import Reason
+from giornata.domain.machines.health import MachineState
+from giornata.protocol.node.work import Claim, NodeInfo
+from giornata.protocol.project.admin import NodeState
 from giornata.store.schema import reallocations
 
 ROOT = Path(__file__).parents[3]

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from giornata.diffusion.draws.sample_order import BucketOrder, by_bucket
-from giornata.domain.buckets import bucket_sizes, nearest, shrunk
+from giornata.domain.files.buckets import bucket_sizes, nearest, shrunk
 
 SDXL = bucket_sizes(resolution=1024, steps=64, least=256, most=2048)
 seeds = st.integers(0, 2**63 - 1)

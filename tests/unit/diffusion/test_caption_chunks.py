@@ -21,8 +21,8 @@ from giornata.diffusion.encode.captions import Embedding, EmbeddingCache, encode
 from giornata.diffusion.sampling.samples import PURPOSE, SamplerConfig, draw_samples, initial_noise, sample_image
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.train_fields import spoken
-from giornata.workloads.train.class_images import draw
-from giornata.workloads.train.memory_budget import sizes_of
+from giornata.workloads.train.device.memory_budget import sizes_of
+from giornata.workloads.train.inputs.class_images import draw
 
 TOKENS = [0, 3, 74, 75, 76, 149, 150, 151, 224, 225, 226, 400]
 

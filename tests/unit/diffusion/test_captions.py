@@ -12,7 +12,7 @@ from giornata.diffusion.base.models import BaseModel
 from giornata.diffusion.encode import captions
 from giornata.diffusion.encode.captions import EmbeddingCache
 from giornata.diffusion.encode.scratch_file import ScratchFile
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.workloads.train.faults import reason_of
 
 CAPTIONS = ["a photo of a sks toy", "a \"quoted\"  toy, 'so'", "ein grünes Spielzeug — 玩具 🙂", "", " a toy "]

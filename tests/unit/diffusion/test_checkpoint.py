@@ -22,7 +22,7 @@ from giornata.diffusion.files.checkpoint import (
 )
 from giornata.diffusion.tensor_file import canonical_json
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 
 SPEC = TrainSpec(pretrained_model_name_or_path="m", dataset="ds_1", seed=5, instance_prompt='a "toy" ü')

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from giornata.diffusion.encode.latent_store import LatentEntry, LatentStore, unnamed_file
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.workloads.train.faults import reason_of
 
 ENTRY_BYTES = 2 * 4 * 2 * 3 * 4

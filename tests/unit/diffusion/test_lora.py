@@ -11,7 +11,7 @@ from peft.tuners.lora import Linear as LoraLinear
 from giornata.diffusion.adapter.lora import ADAPTER, TEXT_TARGETS, add_adapters, target_faults
 from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 
 

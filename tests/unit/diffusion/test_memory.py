@@ -23,7 +23,7 @@ from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.diffusion.base.recompute import Recompute, set_recompute
 from giornata.diffusion.base.unet_layers import Layer, layers_of, matmul_flops_per_s, training_flops
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.memory_budget import CONTEXT_BYTES
+from giornata.workloads.train.device.memory_budget import CONTEXT_BYTES
 
 ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
 BF16 = ActivationPrecision.of(mixed=True)

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from giornata.diffusion.base.model_folder import damaged
 from giornata.diffusion.base.models import BaseModel, check_model_folder, load_base, vae_dtype
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 
 FIELD = "spec.pretrained_model_name_or_path"

@@ -24,7 +24,7 @@ from giornata.diffusion.files.lora_facts import facts_of
 from giornata.diffusion.files.model_card import SPEC_KEY, recipe_sha256
 from giornata.diffusion.tiny.tiny_model import build_tiny_model
 from giornata.domain.errors import InvalidInput, WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 
 ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")

@@ -22,7 +22,7 @@ from giornata.diffusion.families import FAMILIES, Family
 from giornata.diffusion.families.vocabulary import clip_tokenizer
 from giornata.diffusion.tiny.tiny_model import PIPELINES, tiny_pipeline
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.specs import TrainSpec, model_key
 
 FIELD = "spec.pretrained_model_name_or_path"

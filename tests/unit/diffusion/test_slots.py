@@ -19,7 +19,7 @@ from giornata.diffusion.files.formats import write_lora
 from giornata.diffusion.optim.slot_optimizer import SlotOptimizer
 from giornata.domain.errors import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.checkpoint_writer import state_of
+from giornata.workloads.train.results.checkpoint_writer import state_of
 from giornata.workloads.train.steps import optimizer_of
 
 RANKS = (2, 5, 8, 1)

@@ -18,7 +18,7 @@ from giornata.diffusion.encode.captions import encode
 from giornata.diffusion.files.formats import write_embeddings, write_kohya
 from giornata.diffusion.files.lora_facts import facts_of
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.train_fields import spoken, words_of
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from giornata.domain.admission import Answer, admit, unlimited
-from giornata.domain.health import HealthPolicy, MachineHealth, MachineState, newcomer
+from giornata.domain.jobs.admission import Answer, admit, unlimited
+from giornata.domain.machines.health import HealthPolicy, MachineHealth, MachineState, newcomer
 
 POLICY = HealthPolicy()
 NOW_MS = 1_790_000_000_000

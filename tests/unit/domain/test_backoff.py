@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.domain.attempt import CLOCKS_AGREE_MS
-from giornata.domain.backoff import BackoffNode, BackoffPolicy, Ban, Obstacle, Outlook, outlook, pause_s
-from giornata.domain.capacity import Demand, Offer
-from giornata.domain.reasons import BAN, Reason
+from giornata.domain.fleets.capacity import Demand, Offer
+from giornata.domain.jobs.attempt import CLOCKS_AGREE_MS
+from giornata.domain.jobs.backoff import BackoffNode, BackoffPolicy, Ban, Obstacle, Outlook, outlook, pause_s
+from giornata.domain.jobs.reasons import BAN, Reason
 
 NOW = 1_790_000_000_000
 POLICY = BackoffPolicy(first_s=10.0, longest_s=300.0)

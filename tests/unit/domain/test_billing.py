@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.domain.costs import ended_about_ms
+from giornata.domain.billing.costs import ended_about_ms
 
 INSTANT = st.integers(0, 1000)
 

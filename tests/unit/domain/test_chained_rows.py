@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.domain.audit_log import FIRST_PREVIOUS, ChainCheck, ChainLink, linked, row_sha256
+from giornata.domain.accounts.audit_log import FIRST_PREVIOUS, ChainCheck, ChainLink, linked, row_sha256
 
 TEXT = st.text(max_size=8)
 VALUES = st.dictionaries(TEXT, st.one_of(TEXT, st.integers(), st.booleans(), st.none()), max_size=3)

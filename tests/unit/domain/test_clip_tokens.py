@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from giornata.diffusion.families.vocabulary import END, clip_tokenizer
-from giornata.domain.caption_length import longest_order, too_long
 from giornata.domain.clip import token_count
+from giornata.domain.files.caption_length import longest_order, too_long
 
 PIECES = (
     *("a photo of ", "sks", "TOK", "ohwx man", "1girl", "masterpiece", "2024", "3.14", ",", ", ", ". ", "(red:1.2)"),

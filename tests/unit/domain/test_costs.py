@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.domain.accounting import Seconds
-from giornata.domain.costs import PARTS, Bill, Billed, BilledAttempt, Interval, Split, add, apportion, split
-from giornata.domain.money import MS_PER_HOUR, cost_micro_usd
+from giornata.domain.billing.accounting import Seconds
+from giornata.domain.billing.costs import PARTS, Bill, Billed, BilledAttempt, Interval, Split, add, apportion, split
+from giornata.domain.billing.money import MS_PER_HOUR, cost_micro_usd
 
 PRICE = 360_000  # 100 micro-dollars a second
 

@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from giornata.domain.fleet_models import TRIED_AGAIN_MS, BaseFiles, FleetModels, NodeModels
-from giornata.domain.model_routing import Holders, Tier
+from giornata.domain.generation.fleet_models import TRIED_AGAIN_MS, BaseFiles, FleetModels, NodeModels
+from giornata.domain.generation.model_routing import Holders, Tier
 
 BASES = {"one": BaseFiles(name="one", sha256s=("f",)), "two": BaseFiles(name="two", sha256s=("f", "g"))}
 files = st.frozensets(st.sampled_from("fgh"))

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from giornata.domain.capacity import Demand, InstanceView, Offer, Use, jobs_in, with_deadlines
-from giornata.domain.fleet_plan import FleetView, ScalingPolicy
-from giornata.domain.fleet_share import Bidder, share_demand
+from giornata.domain.fleets.capacity import Demand, InstanceView, Offer, Use, jobs_in, with_deadlines
+from giornata.domain.fleets.fleet_plan import FleetView, ScalingPolicy
+from giornata.domain.fleets.fleet_share import Bidder, share_demand
 
 NOW = 1_790_000_000_000
 SMALL, LARGE = Offer(kinds=("train",), vram_bytes=24), Offer(kinds=("train", "generate"), vram_bytes=80)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.domain.estimates import Forecast, forecast
+from giornata.domain.jobs.estimates import Forecast, forecast
 
 
 def played(free_in_s: list[int], ahead_s: list[int]) -> int:

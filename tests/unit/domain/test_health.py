@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.domain.health import (
+from giornata.domain.jobs.reasons import Reason
+from giornata.domain.machines.health import (
     RELIABLE_AFTER,
     Failure,
     HealthPolicy,
@@ -26,7 +27,6 @@ from giornata.domain.health import (
     void_failures,
     weight_of,
 )
-from giornata.domain.reasons import Reason
 
 POLICY = HealthPolicy()
 START_MS = 1_790_000_000_000

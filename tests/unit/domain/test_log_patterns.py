@@ -5,8 +5,8 @@ The examples are lines as the named programs print them; paths and numbers are m
 
 import pytest
 
-from giornata.domain.log_patterns import MOST_LINES, PATTERNS, RECENT_LINES, _squeezed, find_blame
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
+from giornata.domain.machines.log_patterns import MOST_LINES, PATTERNS, RECENT_LINES, _squeezed, find_blame
 
 DRIVER, DISK, DOWNLOAD = Reason.NODE_DRIVER, Reason.NODE_DISK, Reason.NODE_DOWNLOAD
 

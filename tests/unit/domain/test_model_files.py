@@ -7,8 +7,14 @@ import pytest
 from tests.fixtures.model_files import SD15_BASE, SD15_LORA, SDXL_BASE, SDXL_LORA, VAE, model_file
 
 from giornata.domain.errors import InvalidInput
-from giornata.domain.model_header import MAX_HEADER_BYTES, header_end, name_faults, read_header, size_faults
-from giornata.domain.model_kinds import ModelFamily, ModelKind, facts_of_model
+from giornata.domain.generation.model_header import (
+    MAX_HEADER_BYTES,
+    header_end,
+    name_faults,
+    read_header,
+    size_faults,
+)
+from giornata.domain.generation.model_kinds import ModelFamily, ModelKind, facts_of_model
 
 SDXL, SD15 = ModelFamily.SDXL, ModelFamily.SD15
 PREFIX = "model.diffusion_model."

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from giornata.domain.model_routing import (
+from giornata.domain.generation.model_routing import (
     BaseChoice,
     BaseDemand,
     HeldBases,

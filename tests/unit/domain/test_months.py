@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.domain.budget import (
+from giornata.domain.billing.budget import (
     Budget,
     Payer,
     ProjectLimits,

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from giornata.domain.node_checks import GIB, MIB, NodeMeasured, NodeThresholds, shortcomings
-from giornata.domain.transfers import (
+from giornata.domain.files.transfers import (
     MAX_PROBE_BYTES,
     MIN_PROBE_BYTES,
     probe_bytes,
@@ -14,6 +13,7 @@ from giornata.domain.transfers import (
     probe_size,
     probe_timeout_s,
 )
+from giornata.domain.machines.node_checks import GIB, MIB, NodeMeasured, NodeThresholds, shortcomings
 
 EVERYTHING = NodeThresholds(
     min_driver="550.54",

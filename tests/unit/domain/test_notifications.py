@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.domain.notifications import (
+from giornata.domain.accounts.notifications import (
     DAY_MS,
     DIGEST_AT_MS,
     RETRY_DELAYS_S,

@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from giornata.domain.errors import TooLarge
-from giornata.domain.transfers import LARGEST_OBJECT_BYTES, MIB, MOST_PARTS, plan_parts
+from giornata.domain.files.transfers import LARGEST_OBJECT_BYTES, MIB, MOST_PARTS, plan_parts
 
 SIZES = st.integers(0, LARGEST_OBJECT_BYTES) | st.integers(0, 64 * MIB)
 

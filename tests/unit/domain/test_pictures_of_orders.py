@@ -2,9 +2,16 @@
 
 import pytest
 
-from giornata.domain.picture import fails_at_once, halved, is_fruitless, is_undecided, parts_of_key, picture_key
-from giornata.domain.reasons import Reason
-from giornata.domain.routing import PictureTurns, first_picture_turn
+from giornata.domain.generation.picture import (
+    fails_at_once,
+    halved,
+    is_fruitless,
+    is_undecided,
+    parts_of_key,
+    picture_key,
+)
+from giornata.domain.jobs.reasons import Reason
+from giornata.domain.jobs.routing import PictureTurns, first_picture_turn
 
 WORK = 100
 

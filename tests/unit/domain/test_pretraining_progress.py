@@ -2,7 +2,7 @@
 
 import pytest
 
-from giornata.domain.pretraining_progress import PhaseProgress, pretraining_progress
+from giornata.domain.jobs.pretraining_progress import PhaseProgress, pretraining_progress
 
 PHASES = (
     PhaseProgress(name="256", resolution=256, samples=1000),

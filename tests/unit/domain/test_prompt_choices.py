@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from giornata.domain.errors import InvalidInput
-from giornata.domain.named_draws import drawn_integer, drawn_share
-from giornata.domain.prompt_choices import (
+from giornata.domain.generation.prompt_choices import (
     draw_prompt,
     largest_cost,
     parse_template,
     wildcards_of,
     without_choices,
 )
-from giornata.domain.prompt_loras import PromptLora, blanked, lora_faults, without_loras
+from giornata.domain.generation.prompt_loras import PromptLora, blanked, lora_faults, without_loras
+from giornata.domain.named_draws import drawn_integer, drawn_share
 
 LISTS = {"color": ["red", "dark {green|blue}"], "hair_color": ["fair"]}
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from giornata.domain.errors import InvalidInput
-from giornata.domain.prompt_grammar import MAX_DEPTH, Segment, escaped, parse
+from giornata.domain.generation.prompt_grammar import MAX_DEPTH, Segment, escaped, parse
 
 PLAIN = st.text(st.characters(exclude_characters="()[]\\", exclude_categories=["Cs"])).filter(
     lambda text: "BREAK" not in text

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.domain.estimates import PUBLISHED_PACES, published_pace
+from giornata.domain.jobs.estimates import PUBLISHED_PACES, published_pace
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.domain.errors import Fault, InvalidInput, OverQuota, QuotaFault
-from giornata.domain.quotas import (
+from giornata.domain.billing.quotas import (
     ModelIdentity,
     QuotaRequest,
     Quotas,
@@ -17,6 +16,7 @@ from giornata.domain.quotas import (
     refusal_of,
     with_request,
 )
+from giornata.domain.errors import Fault, InvalidInput, OverQuota, QuotaFault
 
 HASH = "a" * 64
 DAY_MS = 86_400_000

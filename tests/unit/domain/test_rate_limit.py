@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.control.request_rates import RequestRates
+from giornata.control.memory.request_rates import RequestRates
 
 NAME = ("project", "art")
 

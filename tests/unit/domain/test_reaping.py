@@ -2,7 +2,7 @@
 
 import pytest
 
-from giornata.domain.replacement import MS_PER_HOUR, ReapPolicy, may_reallocate
+from giornata.domain.fleets.replacement import MS_PER_HOUR, ReapPolicy, may_reallocate
 
 NOW_MS = 1_790_000_000_000
 TWO_DAYS_S = 48 * 3600.0

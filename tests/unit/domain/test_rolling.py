@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.domain.replacement import RolledInstance, RollStep, roll_step
+from giornata.domain.fleets.replacement import RolledInstance, RollStep, roll_step
 
 
 def instance(name: str, *, outdated: bool = True, told: bool = False, busy: bool = False) -> RolledInstance:

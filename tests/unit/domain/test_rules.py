@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 import giornata
 from giornata.domain import errors
-from giornata.domain.attempt import (
+from giornata.domain.billing.money import (
+    MICRO_USD,
+    MS_PER_HOUR,
+    cost_micro_usd,
+    cost_per_step_micro_usd,
+    format_rate_usd,
+    format_usd,
+)
+from giornata.domain.errors import Fault, GiornataError, IllegalTransition, InvalidInput
+from giornata.domain.jobs.attempt import (
     PRIOR_MTBI_S,
     RENEWALS_PER_LEASE,
     checkpoint_interval_s,
@@ -19,17 +28,8 @@ from giornata.domain.attempt import (
     must_stop,
     renew_every_s,
 )
-from giornata.domain.errors import Fault, GiornataError, IllegalTransition, InvalidInput
-from giornata.domain.job import TERMINAL, TRANSITIONS, JobEvent, JobState, mermaid, next_state, sources
-from giornata.domain.money import (
-    MICRO_USD,
-    MS_PER_HOUR,
-    cost_micro_usd,
-    cost_per_step_micro_usd,
-    format_rate_usd,
-    format_usd,
-)
-from giornata.domain.reasons import (
+from giornata.domain.jobs.job import TERMINAL, TRANSITIONS, JobEvent, JobState, mermaid, next_state, sources
+from giornata.domain.jobs.reasons import (
     AMBIGUOUS_WHEN_SHARED,
     BAN,
     BLAME,
@@ -42,7 +42,7 @@ from giornata.domain.reasons import (
     Reason,
     job_fails,
 )
-from giornata.domain.routing import AFFINITY_WINDOW, Candidate, rank
+from giornata.domain.jobs.routing import AFFINITY_WINDOW, Candidate, rank
 
 # ---- jobs ----
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.fixtures.scaling import NOW, OFFER, POLICY, ago, fleet, node, plan, replaced
 
-from giornata.domain.capacity import Demand, Use, could_take, place
+from giornata.domain.fleets.capacity import Demand, Use, could_take, place
 
 # growing
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from tests.fixtures.scaling import NOW, POLICY, ago, carried_out, fleet, leaving, node, plan, replaced
 
-from giornata.domain.capacity import Demand, Use
-from giornata.domain.scaling_windows import parse_window
+from giornata.domain.fleets.capacity import Demand, Use
+from giornata.domain.fleets.scaling_windows import parse_window
 
 KEEPS = replace(POLICY, surplus_idle_s=300)
 

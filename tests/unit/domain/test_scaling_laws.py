@@ -6,8 +6,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.fixtures.scaling import NOW, WIDE, ago, carried_out, fleet, leaving, node, plan, replaced
 
-from giornata.domain.capacity import Demand, Use
-from giornata.domain.fleet_plan import ScalingPolicy
+from giornata.domain.fleets.capacity import Demand, Use
+from giornata.domain.fleets.fleet_plan import ScalingPolicy
 
 uses = st.sampled_from(Use)
 views = st.builds(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.fixtures.scaling import NOW, OFFER, POLICY, WIDE, fleet, leaving, node, plan
 
-from giornata.domain.capacity import Demand, InstanceView, Use
+from giornata.domain.fleets.capacity import Demand, InstanceView, Use
 
 # free places beside jobs at work
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from giornata.domain.scaling_windows import parse_window
+from giornata.domain.fleets.scaling_windows import parse_window
 
 
 def ms(text: str) -> int:

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.domain.costs import Interval, shared_cost_micro_usd
-from giornata.domain.money import MS_PER_HOUR, cost_micro_usd
+from giornata.domain.billing.costs import Interval, shared_cost_micro_usd
+from giornata.domain.billing.money import MS_PER_HOUR, cost_micro_usd
 
 LIFE = st.lists(st.integers(0, 40), min_size=2, max_size=6, unique=True).map(
     lambda at: tuple(

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.domain.sign_in import FREE_FAILURES, LONGEST_PAUSE_S, pause_after_s
+from giornata.domain.accounts.sign_in import FREE_FAILURES, LONGEST_PAUSE_S, pause_after_s
 
 
 def test_first_failures_cost_nothing_and_the_next_ones_ever_more() -> None:

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fixtures.scaling import POLICY, ago, fleet, leaving, node, plan, replaced
 
-from giornata.domain.capacity import Demand, Use
-from giornata.domain.fleet_plan import ScalingPolicy
-from giornata.domain.fleet_share import Bidder, share_demand
-from giornata.domain.starts import NodeStart, Starts, after_restarts, failed_in_a_row
+from giornata.domain.fleets.capacity import Demand, Use
+from giornata.domain.fleets.fleet_plan import ScalingPolicy
+from giornata.domain.fleets.fleet_share import Bidder, share_demand
+from giornata.domain.fleets.starts import NodeStart, Starts, after_restarts, failed_in_a_row
 
 NOW = ago(0)
 WIDE_POLICY = ScalingPolicy(max_nodes=20)

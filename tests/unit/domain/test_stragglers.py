@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.domain.stragglers import (
+from giornata.domain.machines.stragglers import (
     Mark,
     Member,
     StragglerPolicy,

@@ -5,9 +5,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.domain.budget import reservation_micro_usd
-from giornata.domain.job import TERMINAL, JobEvent, JobState, next_state
-from giornata.domain.sweep import SweptJob, plan_sweep, stands_still, sweep_end
+from giornata.domain.billing.budget import reservation_micro_usd
+from giornata.domain.jobs.job import TERMINAL, JobEvent, JobState, next_state
+from giornata.domain.jobs.sweep import SweptJob, plan_sweep, stands_still, sweep_end
 
 STATES = st.sampled_from(JobState)
 

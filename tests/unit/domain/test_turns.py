@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from giornata.domain.routing import (
+from giornata.domain.jobs.routing import (
     AFFINITY_WINDOW,
     RECENT,
     Candidate,

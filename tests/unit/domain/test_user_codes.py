@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.domain.sign_in import START_PATH, is_allowed_email, local_path
-from giornata.domain.user_codes import ALPHABET, read_user_code, user_code_from
+from giornata.domain.accounts.sign_in import START_PATH, is_allowed_email, local_path
+from giornata.domain.accounts.user_codes import ALPHABET, read_user_code, user_code_from
 
 
 @given(st.text(min_size=1), st.sampled_from([" ", "-", "", ".", " - "]))

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from giornata.engine.engine import Engine
 from giornata.protocol import VERSION
-from giornata.protocol.pipe import TO_ENGINE, Alive, FromEngine, Hello, Start, ToEngine
+from giornata.protocol.node.pipe import TO_ENGINE, Alive, FromEngine, Hello, Start, ToEngine
 from giornata.workloads.interface import Workload
 
 M = TypeVar("M")

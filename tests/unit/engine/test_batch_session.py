@@ -9,9 +9,9 @@ import pytest
 from tests.unit.engine.pipe_driver import PATIENCE_S, PipeDriver
 
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.engine.engine import EXIT_DEVICE_BROKEN
-from giornata.protocol.pipe import (
+from giornata.protocol.node.pipe import (
     Done,
     Failed,
     Log,

@@ -16,7 +16,7 @@ def test_prints_do_not_break_the_pipe() -> None:
 import os, subprocess, sys
 from giornata.engine.assignment import PipeWriter
 from giornata.engine.process_setup import take_stdout
-from giornata.protocol.pipe import Alive
+from giornata.protocol.node.pipe import Alive
 print("before")
 channel = PipeWriter(take_stdout())
 print("a print")

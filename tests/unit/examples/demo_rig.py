@@ -3,11 +3,11 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from giornata.domain.job import JobState
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import Node, NodeState
+from giornata.domain.jobs.job import JobState
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Attempt, Event, Job, JobUrls
+from giornata.protocol.project.admin import Node, NodeState
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -8,8 +8,8 @@ from examples.demo.snapshot import Snapshot
 from rich.console import Console
 from tests.unit.examples.demo_rig import attempt, ended, job, node
 
-from giornata.domain.job import JobState
-from giornata.protocol.admin import NodeState
+from giornata.domain.jobs.job import JobState
+from giornata.protocol.project.admin import NodeState
 
 WIDTH = 100
 

@@ -7,7 +7,7 @@ from examples.demo.report import JOB_HEADERS, SCORE_HEADERS, Outcome, checks, jo
 from examples.demo.snapshot import Interruption
 from tests.unit.examples.demo_rig import attempt, ended, job
 
-from giornata.domain.job import JobState
+from giornata.domain.jobs.job import JobState
 
 DONE = JobState.SUCCEEDED
 HASHES = {"lora-kohya.safetensors": "aa", "pytorch_lora_weights.safetensors": "bb"}

@@ -4,9 +4,9 @@ import pytest
 from examples.demo.snapshot import Snapshot, changes, find_target, interruptions, present_nodes
 from tests.unit.examples.demo_rig import attempt, ended, event, job, node
 
-from giornata.domain.job import JobState
-from giornata.protocol.admin import NodeState
+from giornata.domain.jobs.job import JobState
 from giornata.protocol.events import EventType
+from giornata.protocol.project.admin import NodeState
 
 
 def halfway(name="heart", where="local-0", **fields):

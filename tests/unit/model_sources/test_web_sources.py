@@ -18,7 +18,7 @@ from tests.fixtures.file_source import FileSource, Lie, file_source
 
 from giornata.client.retry import Backoff
 from giornata.domain.errors import InvalidInput, Unavailable
-from giornata.domain.model_kinds import ModelFamily
+from giornata.domain.generation.model_kinds import ModelFamily
 from giornata.model_sources.web_file import MOST_REDIRECTS, PATIENCE_S, WebReader
 from giornata.model_sources.web_sources import WebSources
 from giornata.outbound.public_addresses import AddressRule

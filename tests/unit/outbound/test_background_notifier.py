@@ -22,7 +22,7 @@ from giornata.control.ports.notifier import MessageRun, OutgoingMessage, RunOutc
 from giornata.domain.errors import InvalidInput
 from giornata.outbound.background_notifier import BackgroundNotifier
 from giornata.outbound.public_addresses import AddressRule
-from giornata.protocol.webhook_endpoints import WebhookFormat
+from giornata.protocol.project.webhook_endpoints import WebhookFormat
 
 SECRETS = ("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD")
 THIS_MACHINE = AddressRule(own_networks=(ip_network("127.0.0.0/8"),))

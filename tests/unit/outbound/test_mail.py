@@ -26,7 +26,7 @@ from giornata.domain.errors import InvalidInput
 from giornata.outbound.background_notifier import BackgroundNotifier
 from giornata.outbound.mail import MailSender, mail_sender
 from giornata.outbound.public_addresses import AddressRule
-from giornata.protocol.webhook_endpoints import WebhookFormat
+from giornata.protocol.project.webhook_endpoints import WebhookFormat
 
 MESSAGE = OutgoingMessage(id="evt_7", subject="Giornata: job.failed job_1", body="2026-11-23 job.failed job_1: é\n")
 HOST = "127.0.0.1"

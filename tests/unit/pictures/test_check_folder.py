@@ -7,7 +7,7 @@ from pathlib import Path
 from PIL import Image
 
 import giornata.pictures.inspector.display  # noqa: F401  (makes Pillow write HEIC)
-from giornata.client.training_folder import sendable
+from giornata.client.storage.training_folder import sendable
 from giornata.diffusion.tiny.drawings import draw_subject
 from giornata.pictures.check import check_folder
 from giornata.pictures.inspection import PictureLimits

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from giornata.client.training_folder import read_training_folder
+from giornata.client.storage.training_folder import read_training_folder
 from giornata.domain.errors import InvalidInput, Unavailable
 from giornata.pictures.check import CheckedFolder, check_folder
 from giornata.pictures.masks import fold_masks

@@ -8,7 +8,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from giornata.cli.main import app
-from giornata.cli.pretrain_plan import say_ranking
+from giornata.cli.pretraining.pretrain_plan import say_ranking
 from giornata.cli.ui.output import Output
 from giornata.pretrain.planning.facts import load_facts
 from giornata.pretrain.planning.ranking import rank

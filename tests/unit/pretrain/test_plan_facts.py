@@ -114,7 +114,7 @@ def test_four_providers_and_more_have_interruptible_prices():
 def test_planning_loads_no_tensor_library():
     heavy = ("torch", "ray", "numpy", "pyarrow", "diffusers", "transformers", "PIL")
     code = (
-        "import sys, giornata.cli.pretrain_plan; "
+        "import sys, giornata.cli.pretraining.pretrain_plan; "
         "import giornata.pretrain.planning.report, giornata.pretrain.planning.from_config; "
         f"print([name for name in {heavy!r} if name in sys.modules])"
     )

@@ -3,7 +3,7 @@
 import io
 from typing import Any
 
-from giornata.cli import pretrain_encode, pretrain_ingest
+from giornata.cli.pretraining import pretrain_encode, pretrain_ingest
 from giornata.pretrain.reporting.progress_lines import PacedLines, TerminalProgress
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from giornata.cli.pretrain_submit import cost_words
+from giornata.cli.pretraining.pretrain_submit import cost_words
 from giornata.pretrain.recipes import sd2_base
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from giornata.cli.main import app
-from giornata.cli.pretrain_run import findings, say_rates
+from giornata.cli.pretraining.pretrain_run import findings, say_rates
 from giornata.cli.ui.output import Output
 from giornata.pretrain.recipes import sd2_base
 from giornata.pretrain.synthetic import report_of

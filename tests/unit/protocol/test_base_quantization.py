@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from giornata.diffusion.files.lora_facts import facts_of, kohya_metadata
 from giornata.diffusion.files.model_card import hashes_of, model_card, recipe_sha256
-from giornata.protocol.joint import joint_key, why_solo
+from giornata.protocol.node.joint import joint_key, why_solo
 from giornata.protocol.specs import TrainSpec, canonical_names, model_key
 from giornata.protocol.training.base_model import BaseQuantization
 

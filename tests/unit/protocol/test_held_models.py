@@ -2,7 +2,7 @@
 
 import random
 
-from giornata.protocol.held_models import MOST_CHANGES, HeldModels, HeldModelsLog, HeldTier, merged
+from giornata.protocol.node.held_models import MOST_CHANGES, HeldModels, HeldModelsLog, HeldTier, merged
 
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from giornata.protocol.joint import (
+from giornata.protocol.node.joint import (
     OWN,
     RANK_CEILINGS,
     SHARED,

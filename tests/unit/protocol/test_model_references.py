@@ -2,7 +2,7 @@
 
 import pytest
 
-from giornata.domain.model_kinds import ModelFamily
+from giornata.domain.generation.model_kinds import ModelFamily
 from giornata.protocol.model_references import (
     CivitaiVersion,
     HubRepository,

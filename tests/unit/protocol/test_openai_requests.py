@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from giornata.protocol.generation.request_fields import spec_fields
-from giornata.protocol.openai_images import ImageGenerationRequest
+from giornata.protocol.orders.openai_images import ImageGenerationRequest
 
 
 def fields(**given: object) -> dict[str, object]:

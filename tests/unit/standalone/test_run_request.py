@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from giornata.client.training_folder import TrainingFolder
-from giornata.client.uploads import LocalFile
+from giornata.client.storage.training_folder import TrainingFolder
+from giornata.client.storage.uploads import LocalFile
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.uploads import DatasetItem
 from giornata.standalone.run_request import make_request, spec_faults

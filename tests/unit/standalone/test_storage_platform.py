@@ -15,8 +15,8 @@ from giornata.agent.attempt.events import AttemptFailed, Finished, Released, Und
 from giornata.agent.attempt.platform import AttemptState
 from giornata.agent.work_dir import WorkDir
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
-from giornata.domain.reasons import Reason
-from giornata.protocol.pipe import ArtifactWritten, CheckpointWritten
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.pipe import ArtifactWritten, CheckpointWritten
 from giornata.protocol.specs import TrainSpec
 from giornata.standalone.platform import RunDeps, RunExitCode, StoragePlatform, exit_code_of
 from giornata.standalone.run_request import RunRequest

@@ -9,10 +9,10 @@ import torch
 
 from giornata.agent.settings import AgentSettings
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.engine.engine import judge
 from giornata.engine.kinds import make_workloads
-from giornata.protocol.pipe import Start
+from giornata.protocol.node.pipe import Start
 from giornata.protocol.specs import CANARY_KIND, CanarySpec
 from giornata.workloads.canary.training import SMALL, CanaryRun, check_twins, train
 from giornata.workloads.canary.workload import CanaryWorkload, Hardware, check_products

@@ -9,7 +9,7 @@ import pytest
 
 from giornata.domain.errors import WorkloadFailed
 from giornata.pretrain.recipes import sdxl_tiny
-from giornata.protocol.pipe import ResumePoint, Start
+from giornata.protocol.node.pipe import ResumePoint, Start
 from giornata.workloads.interface import AgentRequest, Stopped
 from giornata.workloads.pretrain.ray_jobs import Listening, RunState
 from giornata.workloads.pretrain.workload import AWAY_S, RETOLD_STEPS, PretrainWorkload

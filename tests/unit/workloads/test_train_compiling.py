@@ -12,10 +12,10 @@ from giornata.diffusion.base.recompute import Recompute
 from giornata.diffusion.base.regional import compiler_of, kinds_of_region, regions
 from giornata.diffusion.files.checkpoint import Header
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import RETRY, STRIKE, Reason
+from giornata.domain.jobs.reasons import RETRY, STRIKE, Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimization import Compile
-from giornata.workloads.train.compiling import (
+from giornata.workloads.train.device.compiling import (
     COMPILER_FAILED,
     KERNELS,
     SPEEDS,
@@ -26,9 +26,9 @@ from giornata.workloads.train.compiling import (
     KernelTrial,
     Speeds,
 )
-from giornata.workloads.train.graphs import Pass
-from giornata.workloads.train.kernel_cache import READY, KernelCache, kernel_key, sealed
-from giornata.workloads.train.memory_budget import MemoryPlan
+from giornata.workloads.train.device.graphs import Pass
+from giornata.workloads.train.device.kernel_cache import READY, KernelCache, kernel_key, sealed
+from giornata.workloads.train.device.memory_budget import MemoryPlan
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 TABLE = Speeds(saved_s=0.001, made_s=3.0, found_s=0.5)

@@ -11,8 +11,8 @@ from PIL import Image
 from giornata.diffusion.draws.randomness import Multires
 from giornata.diffusion.draws.sample_order import Sample, by_content
 from giornata.diffusion.encode.latents import CropPolicy
-from giornata.workloads.train.sample_set import SampleSet
-from giornata.workloads.train.sampling_plan import SamplingPlan
+from giornata.workloads.train.inputs.sample_set import SampleSet
+from giornata.workloads.train.inputs.sampling_plan import SamplingPlan
 
 
 def sample_set(role: Literal["instance", "class"], count: int) -> SampleSet:

@@ -14,8 +14,8 @@ from giornata.diffusion.draws.sample_order import Sample, by_content
 from giornata.diffusion.encode.pixels import Undecodable
 from giornata.domain.errors import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.encoding import AHEAD, MOST_THREADS, CachedInputs, ahead, cache_inputs
-from giornata.workloads.train.sample_set import SampleSet
+from giornata.workloads.train.inputs.encoding import AHEAD, MOST_THREADS, CachedInputs, ahead, cache_inputs
+from giornata.workloads.train.inputs.sample_set import SampleSet
 
 SIDE = 64
 MANY = 10_000

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from giornata.workloads.train.exporting import exactness_of
+from giornata.workloads.train.results.exporting import exactness_of
 
 ALONE = {"torch": "2.13.0", "device": "cuda A", "threads": 1}
 ALONE_SAID = "every step was made alone"

@@ -7,7 +7,7 @@ import torch
 from safetensors import SafetensorError
 
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.workloads.train.faults import blamed, reason_of
 
 FAULTS: list[tuple[BaseException, Reason | None]] = [

@@ -11,9 +11,9 @@ from PIL import Image
 from giornata.diffusion.draws.sample_order import Sample, by_content
 from giornata.diffusion.encode.captions import CaptionAugmentation
 from giornata.diffusion.encode.latents import CropPolicy, CropView, LatentCache
-from giornata.workloads.train.encoding import CachedInputs
-from giornata.workloads.train.sample_set import SampleSet
-from giornata.workloads.train.sampling_plan import SamplingPlan
+from giornata.workloads.train.inputs.encoding import CachedInputs
+from giornata.workloads.train.inputs.sample_set import SampleSet
+from giornata.workloads.train.inputs.sampling_plan import SamplingPlan
 from giornata.workloads.train.steps import PassFeed, ReadyPass
 
 

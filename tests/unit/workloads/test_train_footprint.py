@@ -8,9 +8,9 @@ import torch
 from giornata.diffusion.base.memory import GIB
 from giornata.diffusion.base.recompute import Recompute
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import BAN, RETRY, STRIKE, Reason
+from giornata.domain.jobs.reasons import BAN, RETRY, STRIKE, Reason
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.memory_budget import (
+from giornata.workloads.train.device.memory_budget import (
     CONTEXT_BYTES,
     MemoryBudget,
     MemoryPlan,

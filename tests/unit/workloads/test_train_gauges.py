@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from giornata.workloads.train.step_metrics import StepGauges, peak_of
+from giornata.workloads.train.results.step_metrics import StepGauges, peak_of
 
 
 def test_gauges_read_what_there_is() -> None:

@@ -13,15 +13,21 @@ from tests.fixtures.rerun_graphs import RULES, RerunGraph, RerunRecorder
 from giornata.diffusion.base.cuda_graphs import Graph, Recorder, Tensors, recorder_of
 from giornata.diffusion.base.recompute import Recompute
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.graph_conditions import (
+from giornata.workloads.train.device.graph_conditions import (
     CONDITIONS,
     GRAPHS_OFF,
     Capturing,
     alone_bytes,
     together_bytes,
 )
-from giornata.workloads.train.graphs import Graphs, Pass, Rules, Watched, same_bytes
-from giornata.workloads.train.memory_budget import CONTEXT_BYTES, GRAPH_BYTES, MemoryBudget, MemoryPlan, MemorySizes
+from giornata.workloads.train.device.graphs import Graphs, Pass, Rules, Watched, same_bytes
+from giornata.workloads.train.device.memory_budget import (
+    CONTEXT_BYTES,
+    GRAPH_BYTES,
+    MemoryBudget,
+    MemoryPlan,
+    MemorySizes,
+)
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB"

@@ -8,13 +8,13 @@ from tests.fixtures.tiny_model import tiny_folder  # noqa: F401
 from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures, spec_for
 
 from giornata.domain.errors import WorkloadFailed
-from giornata.protocol.joint import why_solo
+from giornata.protocol.node.joint import why_solo
 from giornata.protocol.specs import TrainSpec, shape_key_of
 from giornata.protocol.training.train_fields import held_count, validated_steps
 from giornata.workloads.interface import AgentRequest
-from giornata.workloads.train.held_out import split
-from giornata.workloads.train.sample_set import from_files
-from giornata.workloads.train.tracking import rows_of
+from giornata.workloads.train.inputs.sample_set import from_files
+from giornata.workloads.train.results.held_out import split
+from giornata.workloads.train.results.tracking import rows_of
 
 FIELDS: dict[str, Any] = {"validation_split": 0.4, "validate_every_n_steps": 2, "max_train_steps": 5}
 

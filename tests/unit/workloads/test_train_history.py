@@ -8,7 +8,7 @@ from tests.fixtures.train_rig import RecordingReporter, spec_for
 
 from giornata.diffusion.families import SDXL
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.checkpoint_writer import CheckpointWriter
+from giornata.workloads.train.results.checkpoint_writer import CheckpointWriter
 
 ONE, TWO = {"torch": "1"}, {"torch": "2"}
 

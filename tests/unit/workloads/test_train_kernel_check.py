@@ -11,8 +11,8 @@ from torch import nn
 
 from giornata.diffusion.base.cuda_graphs import Tensors
 from giornata.diffusion.base.regional import plainly
-from giornata.workloads.train.compiling import GRADIENT_TOLERANCE, LOSS_TOLERANCE, KernelsDiffer, KernelTrial
-from giornata.workloads.train.graphs import Pass
+from giornata.workloads.train.device.compiling import GRADIENT_TOLERANCE, LOSS_TOLERANCE, KernelsDiffer, KernelTrial
+from giornata.workloads.train.device.graphs import Pass
 
 
 class Layer:

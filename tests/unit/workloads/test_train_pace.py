@@ -8,9 +8,9 @@ import torch
 from tests.fixtures.train_rig import RecordingReporter
 
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.step_metrics import (
+from giornata.workloads.train.results.step_metrics import (
     FIRST_COST_S,
     LOSSES_EVERY_STEPS,
     CheckpointSchedule,

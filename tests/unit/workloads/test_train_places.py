@@ -11,8 +11,8 @@ from giornata.diffusion.base.memory import GIB
 from giornata.diffusion.base.models import load_base
 from giornata.diffusion.base.recompute import Recompute
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.layout import needed_bytes, places_within, sizes_in_a_place
-from giornata.workloads.train.memory_budget import CONTEXT_BYTES, FRAGMENTED, MemoryBudget, MemorySizes
+from giornata.workloads.train.device.layout import needed_bytes, places_within, sizes_in_a_place
+from giornata.workloads.train.device.memory_budget import CONTEXT_BYTES, FRAGMENTED, MemoryBudget, MemorySizes
 
 FP32_BYTES = 4
 COPIES = 5  # weights, gradients, two of the optimizer, an average

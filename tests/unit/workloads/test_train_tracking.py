@@ -12,7 +12,7 @@ from tests.fixtures.train_rig import RecordingReporter
 
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Stopped
-from giornata.workloads.train.tracking import TrackerContext, losses_to_keep, report, rows_of, wandb_run
+from giornata.workloads.train.results.tracking import TrackerContext, losses_to_keep, report, rows_of, wandb_run
 
 
 def spec_with(**changes: Any) -> TrainSpec:

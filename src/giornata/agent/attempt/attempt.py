@@ -31,8 +31,8 @@ from giornata.agent.engines.engine_process import EngineProcess
 from giornata.agent.engines.engines import EngineBusy, Engines
 from giornata.agent.settings import AttemptSettings
 from giornata.domain.errors import InvalidInput, LeaseLost
-from giornata.domain.reasons import Reason
-from giornata.protocol.pipe import CacheAnswer, DropPictures, Start, Stop
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.pipe import CacheAnswer, DropPictures, Start, Stop
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from giornata.agent.attempt.events import Released
 from giornata.client.retry import Monotonic
-from giornata.domain.reasons import Reason
-from giornata.protocol.work import Order
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.work import Order
 
 # Of the time to leave, kept for the last upload and for giving the job back.
 LEAVE_RESERVE = 0.4

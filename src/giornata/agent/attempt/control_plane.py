@@ -12,7 +12,7 @@ from giornata.agent.transfer.log_shipper import LogShipper
 from giornata.agent.transfer.uploader import AttemptUploader
 from giornata.agent.work_dir import JobDir
 from giornata.domain.errors import GiornataError
-from giornata.protocol.pipe import (
+from giornata.protocol.node.pipe import (
     ArtifactWritten,
     CachePut,
     CheckpointWritten,
@@ -22,7 +22,7 @@ from giornata.protocol.pipe import (
     Progress,
     Start,
 )
-from giornata.protocol.work import Lease
+from giornata.protocol.node.work import Lease
 
 
 class ControlPlane(LeasedPlatform):

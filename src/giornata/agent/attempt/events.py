@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from giornata.domain.errors import Fault
-from giornata.domain.reasons import Reason
-from giornata.protocol.pipe import FromEngine
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.pipe import FromEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from giornata.agent.attempt.lease import LocalLease
 from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic, delays_s
 from giornata.domain.errors import GiornataError
-from giornata.protocol.work import Heartbeat, Order
+from giornata.protocol.node.work import Heartbeat, Order
 
 log = logging.getLogger(__name__)
 

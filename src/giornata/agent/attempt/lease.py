@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from giornata.client.retry import Monotonic, Until, delays_s, never, persist
-from giornata.domain.attempt import must_stop
 from giornata.domain.errors import LeaseLost, Unauthenticated
-from giornata.protocol.work import AnyLease
+from giornata.domain.jobs.attempt import must_stop
+from giornata.protocol.node.work import AnyLease
 
 T = TypeVar("T")
 

@@ -16,9 +16,9 @@ from giornata.agent.attempt.report import OutcomeReport, explained
 from giornata.agent.claiming import AgentDeps
 from giornata.agent.engines.engine_process import TAIL_LINES
 from giornata.agent.transfer.fetching import Fetching
-from giornata.domain.reasons import Reason
-from giornata.protocol.pipe import PhaseMessage, Progress
-from giornata.protocol.work import AnyLease, Heartbeat
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.pipe import PhaseMessage, Progress
+from giornata.protocol.node.work import AnyLease, Heartbeat
 
 STOP_UPLOADS_S = 5.0
 HANGS_AFTER_S = 60.0

@@ -17,12 +17,12 @@ from giornata.agent.transfer.fetching import PICTURE_ROLE
 from giornata.agent.transfer.picture_uploader import PictureKey, PictureResult, PictureUploader
 from giornata.agent.transfer.uploader import AttemptUploader
 from giornata.agent.work_dir import JobDir
-from giornata.domain.picture import fails_at_once
-from giornata.domain.reasons import REPORTABLE_FAILURES, Reason
+from giornata.domain.generation.picture import fails_at_once
+from giornata.domain.jobs.reasons import REPORTABLE_FAILURES, Reason
 from giornata.protocol.generation.annotators import ANNOTATION_ENTRY
 from giornata.protocol.generation.specs import GENERATE_KIND
-from giornata.protocol.pictures import DrawnPicture, FailedPicture, LeaseFile, PictureFlag, PictureLease
-from giornata.protocol.pipe import (
+from giornata.protocol.node.pictures import DrawnPicture, FailedPicture, LeaseFile, PictureFlag, PictureLease
+from giornata.protocol.node.pipe import (
     ArtifactWritten,
     CachePut,
     CheckpointWritten,

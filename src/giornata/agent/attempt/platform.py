@@ -15,7 +15,7 @@ from typing import Protocol
 from giornata.agent.attempt.commands import Leaving, ServerCommands
 from giornata.agent.attempt.events import AttemptOutcome, Event
 from giornata.client.retry import Monotonic
-from giornata.protocol.pipe import (
+from giornata.protocol.node.pipe import (
     ArtifactWritten,
     CachePut,
     CheckpointWritten,
@@ -26,7 +26,7 @@ from giornata.protocol.pipe import (
     Progress,
     Start,
 )
-from giornata.protocol.work import Heartbeat
+from giornata.protocol.node.work import Heartbeat
 
 LONGEST_PHASE = 64
 MOST_METRICS = 64

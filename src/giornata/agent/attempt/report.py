@@ -10,11 +10,11 @@ from giornata.agent.attempt.platform import AttemptProgress
 from giornata.client.node import NodeClient
 from giornata.client.retry import Until
 from giornata.domain.errors import GiornataError, LeaseLost
-from giornata.domain.log_patterns import find_blame
-from giornata.domain.reasons import Reason
-from giornata.protocol.pictures import PictureLease
-from giornata.protocol.pipe import FaultLine
-from giornata.protocol.work import AnyLease, CompleteAttempt, FailAttempt, ReleaseAttempt
+from giornata.domain.jobs.reasons import Reason
+from giornata.domain.machines.log_patterns import find_blame
+from giornata.protocol.node.pictures import PictureLease
+from giornata.protocol.node.pipe import FaultLine
+from giornata.protocol.node.work import AnyLease, CompleteAttempt, FailAttempt, ReleaseAttempt
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from giornata.agent.attempt.attempt import AttemptRunner
 from giornata.agent.attempt.events import Abandoned, AttemptFailed, AttemptOutcome, Finished, Released
 from giornata.domain.telemetry import log_about
-from giornata.protocol.pictures import PictureLease
-from giornata.protocol.work import AnyLease
+from giornata.protocol.node.pictures import PictureLease
+from giornata.protocol.node.work import AnyLease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

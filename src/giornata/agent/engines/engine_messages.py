@@ -20,8 +20,8 @@ from giornata.agent.engines.engine_process import EngineProcess
 from giornata.agent.transfer.blob_cache import link_or_copy
 from giornata.client.retry import Monotonic
 from giornata.domain.errors import Fault
-from giornata.domain.reasons import REPORTABLE_FAILURES, Reason
-from giornata.protocol.pipe import (
+from giornata.domain.jobs.reasons import REPORTABLE_FAILURES, Reason
+from giornata.protocol.node.pipe import (
     ArtifactWritten,
     CacheGet,
     CachePut,

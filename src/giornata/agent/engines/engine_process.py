@@ -16,7 +16,7 @@ from giornata.agent.attempt.events import AttemptFailed, EngineEnded, EngineMess
 from giornata.client.retry import Monotonic
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol import VERSION
-from giornata.protocol.pipe import (
+from giornata.protocol.node.pipe import (
     FROM_ENGINE,
     TO_ENGINE,
     Alive,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from giornata.agent.engines.engine_process import EngineProcess
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.protocol.pipe import Hello
+from giornata.protocol.node.pipe import Hello
 
 log = logging.getLogger(__name__)
 

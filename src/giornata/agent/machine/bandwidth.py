@@ -7,8 +7,8 @@ from pathlib import Path
 from giornata.agent.transfer.transport import ObjectStorage
 from giornata.client.retry import Monotonic
 from giornata.domain.errors import GiornataError
-from giornata.domain.transfers import probe_bytes, probe_timeout_s
-from giornata.protocol.node_checks import ProbeUpload
+from giornata.domain.files.transfers import probe_bytes, probe_timeout_s
+from giornata.protocol.node.node_checks import ProbeUpload
 from giornata.protocol.uploads import Download, UploadTicket
 
 log = logging.getLogger(__name__)

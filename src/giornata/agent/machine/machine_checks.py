@@ -10,8 +10,8 @@ from giornata.agent.machine.node_probes import NodeProbes
 from giornata.agent.machine.nvidia_smi import query_gpu
 from giornata.client.node import NodeClient
 from giornata.domain.errors import GiornataError, NotFound
-from giornata.domain.node_checks import GIB, NodeMeasured, NodeThresholds, shortcomings
-from giornata.protocol.node_checks import NodeChecks, NodeFigures, NodePolicy
+from giornata.domain.machines.node_checks import GIB, NodeMeasured, NodeThresholds, shortcomings
+from giornata.protocol.node.node_checks import NodeChecks, NodeFigures, NodePolicy
 
 log = logging.getLogger(__name__)
 

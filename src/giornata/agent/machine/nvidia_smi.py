@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from giornata.domain.node_checks import MIB
+from giornata.domain.machines.node_checks import MIB
 
 RunCommand = Callable[[Sequence[str]], str]
 """Runs a command and returns its standard output. Raises OSError or subprocess.SubprocessError."""

@@ -17,11 +17,11 @@ from giornata.agent.work_dir import JobDir
 from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic
 from giornata.domain.errors import BlobMismatch, BlobMissing, GiornataError, LeaseLost, NotFound
-from giornata.domain.reasons import Reason
-from giornata.protocol.pictures import ANNOTATION_ROLE, LeaseFile
-from giornata.protocol.pipe import InputFile, ResumePoint
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.pictures import ANNOTATION_ROLE, LeaseFile
+from giornata.protocol.node.pipe import InputFile, ResumePoint
+from giornata.protocol.node.work import AnyLease, LeaseCheckpoint, LeaseInput
 from giornata.protocol.uploads import Download
-from giornata.protocol.work import AnyLease, LeaseCheckpoint, LeaseInput
 
 log = logging.getLogger(__name__)
 

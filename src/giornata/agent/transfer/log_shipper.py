@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from giornata.agent.attempt.lease import LeaseCalls
 from giornata.client.node import NodeClient
 from giornata.domain.errors import GiornataError, LeaseLost
-from giornata.protocol.work import LogLines, MetricBatch, StepMetrics
+from giornata.protocol.node.work import LogLines, MetricBatch, StepMetrics
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

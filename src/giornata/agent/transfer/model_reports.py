@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from giornata.agent.transfer.model_prefetch import ModelPrefetch
 from giornata.agent.transfer.model_store import ModelStore
-from giornata.protocol.held_models import MOST_HELD, HeldModels, HeldModelsLog, HeldTier, PrefetchHint
+from giornata.protocol.node.held_models import MOST_HELD, HeldModels, HeldModelsLog, HeldTier, PrefetchHint
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReport:
-    """The fields of a claim that tell which model files the node has. See `giornata.protocol.work.Claim`."""
+    """The fields of a claim that tell which model files the node has. See `giornata.protocol.node.work.Claim`."""
 
     held_version: int | None = None
     held: HeldModels | None = None

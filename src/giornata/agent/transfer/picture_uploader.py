@@ -16,7 +16,7 @@ from giornata.agent.transfer.uploader import TRIES, reason_of_delivery
 from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic, QueuedTask, TaskQueue
 from giornata.domain.errors import BlobMismatch, BlobMissing, LeaseLost
-from giornata.protocol.pictures import (
+from giornata.protocol.node.pictures import (
     DrawnPicture,
     FailedPicture,
     PictureId,

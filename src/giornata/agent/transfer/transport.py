@@ -6,8 +6,8 @@ from typing import Protocol
 
 import httpx
 
-from giornata.client import transfer
 from giornata.client.retry import Backoff
+from giornata.client.storage import transfer
 from giornata.protocol.uploads import Download, SignedPart, UploadTicket
 
 # Few tries and short waits: the attempt itself goes on trying, and between tries asks whether it still makes sense.

@@ -16,10 +16,10 @@ from giornata.agent.transfer.transport import ObjectStorage
 from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic, QueuedTask, TaskQueue
 from giornata.domain.errors import BlobMismatch, BlobMissing, Forbidden, GiornataError, LeaseLost
-from giornata.domain.reasons import Reason
-from giornata.protocol.pipe import ArtifactWritten, CachePut, CheckpointWritten, Notice
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.pipe import ArtifactWritten, CachePut, CheckpointWritten, Notice
+from giornata.protocol.node.work import AnyLease, CommitArtifact, CommitCache, CommitCheckpoint, NoticeReport
 from giornata.protocol.uploads import FileToUpload, RenewParts, UploadRequest, UploadTicket
-from giornata.protocol.work import AnyLease, CommitArtifact, CommitCache, CommitCheckpoint, NoticeReport
 
 log = logging.getLogger(__name__)
 

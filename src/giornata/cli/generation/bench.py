@@ -11,8 +11,8 @@ import typer
 
 from giornata.cli.generation.bench_orders import BenchState, bench_jobs, order_parts, place_orders
 from giornata.cli.generation.bench_report import report_of
-from giornata.cli.jobs.base_models import sent_name
-from giornata.cli.jobs.option_types import (
+from giornata.cli.jobs.inputs.base_models import sent_name
+from giornata.cli.jobs.options.option_types import (
     GuidanceOption,
     ModelOption,
     PriorityOption,
@@ -20,7 +20,7 @@ from giornata.cli.jobs.option_types import (
     SeedOption,
     SetOption,
 )
-from giornata.cli.jobs.order_options import (
+from giornata.cli.jobs.options.order_options import (
     CheckedOrder,
     OrderOptions,
     OrderTerms,
@@ -36,7 +36,7 @@ from giornata.cli.ui.text import count
 from giornata.cli.ui.watch import progress_bar
 from giornata.client import STANDS_STILL, Client
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.domain.job import JobState
+from giornata.domain.jobs.job import JobState
 from giornata.protocol.generation.specs import MAX_PICTURES
 
 SIZE, STEPS, REFINER_STEPS = "1216x896", 20, 15

@@ -8,8 +8,8 @@ from math import ceil, floor, log10
 from typing import Any
 
 from giornata.client import Client
-from giornata.domain.money import format_usd
-from giornata.domain.picture import PictureState
+from giornata.domain.billing.money import format_usd
+from giornata.domain.generation.picture import PictureState
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Job, PictureCounts
 

@@ -11,9 +11,9 @@ from giornata.cli.generation.grid_options import FILE, GridOptions, check_grid
 from giornata.cli.generation.grid_sheet import write_sheets
 from giornata.cli.jobs.download import folder_faults
 from giornata.cli.jobs.estimate import say_estimate
-from giornata.cli.jobs.find_job import find_job
-from giornata.cli.jobs.option_groups import with_option_groups
-from giornata.cli.jobs.order_options import (
+from giornata.cli.jobs.inputs.find_job import find_job
+from giornata.cli.jobs.options.option_groups import with_option_groups
+from giornata.cli.jobs.options.order_options import (
     CheckedOrder,
     DrawnOptions,
     OrderOptions,
@@ -30,7 +30,7 @@ from giornata.cli.ui.output import EXIT_FAILED, EXIT_PAUSED, Output, reporting
 from giornata.cli.ui.text import count
 from giornata.client import Client
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.domain.job import JobState
+from giornata.domain.jobs.job import JobState
 from giornata.protocol.generation.drawn_grid import (
     DrawnCell,
     DrawnGrid,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from giornata.cli.jobs.order_options import (
+from giornata.cli.jobs.options.order_options import (
     OPTIONS,
     CheckedOrder,
     OrderOptions,
@@ -16,7 +16,7 @@ from giornata.cli.jobs.order_options import (
     given_fields,
     submit_terms,
 )
-from giornata.control.jobs.spec_faults import parse_spec
+from giornata.control.jobs.submission.spec_faults import parse_spec
 from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.protocol.generation.axis_texts import axis_of, axis_values
 from giornata.protocol.generation.grid import GRID_KIND

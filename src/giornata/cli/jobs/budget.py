@@ -4,17 +4,17 @@ from typing import Annotated
 
 import typer
 
-from giornata.cli.jobs.find_job import find_job
+from giornata.cli.jobs.inputs.find_job import find_job
 from giornata.cli.options import JOB_HELP, JsonFlag, job_ids, settings_of
 from giornata.cli.settings.connection import connect
 from giornata.cli.ui.output import Output, reporting
 from giornata.cli.ui.text import cost
 from giornata.client import Client
+from giornata.domain.billing.money import format_usd, parse_usd
 from giornata.domain.errors import Fault, InvalidInput, NotFound
-from giornata.domain.job import JobState
-from giornata.domain.money import format_usd, parse_usd
-from giornata.protocol.admin import Project, SetBudget
+from giornata.domain.jobs.job import JobState
 from giornata.protocol.jobs import Job
+from giornata.protocol.project.admin import Project, SetBudget
 
 NO_LIMIT = "none"
 NEGATIVE = {"ignore_unknown_options": True}

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from giornata.cli.jobs.find_job import find_job
+from giornata.cli.jobs.inputs.find_job import find_job
 from giornata.cli.options import JOB_HELP, JobId, JsonFlag, job_ids, settings_of
 from giornata.cli.settings.connection import connect
 from giornata.cli.settings.hints import giornata
@@ -16,10 +16,10 @@ from giornata.cli.tools.model import run_model_code
 from giornata.cli.ui.output import Output, reporting
 from giornata.cli.ui.text import ago, size
 from giornata.client import Client
-from giornata.client.model_card import CARDS, restore_cards, save_record
+from giornata.client.archives.model_card import CARDS, restore_cards, save_record
 from giornata.domain.errors import Fault, InvalidInput, NotFound
-from giornata.domain.job import IMPORTED_FROM, JobState
-from giornata.domain.picture import ORDER_KINDS
+from giornata.domain.generation.picture import ORDER_KINDS
+from giornata.domain.jobs.job import IMPORTED_FROM, JobState
 from giornata.protocol.jobs import Job
 from giornata.protocol.training.file_names import lora_file
 

@@ -10,8 +10,8 @@ from giornata.cli.settings import Settings
 from giornata.cli.settings.connection import connect
 from giornata.cli.ui.output import Output
 from giornata.cli.ui.text import duration
+from giornata.domain.billing.money import format_usd
 from giornata.domain.errors import Fault
-from giornata.domain.money import format_usd
 from giornata.protocol.jobs import Estimate
 
 UNKNOWN = "not known"

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from giornata.cli.jobs.download import fetch_results, folder_faults
-from giornata.cli.jobs.find_job import find_job
+from giornata.cli.jobs.inputs.find_job import find_job
 from giornata.cli.jobs.order_progress import finish_order, follow_order
 from giornata.cli.options import JobId, JsonFlag, settings_of
 from giornata.cli.settings.connection import connect
@@ -15,8 +15,8 @@ from giornata.cli.ui.output import EXIT_FAILED, EXIT_PAUSED, Output, reporting
 from giornata.cli.ui.watch import coming_back, sentence, watch
 from giornata.client import Client
 from giornata.domain.errors import InvalidInput
-from giornata.domain.job import JobState
-from giornata.domain.picture import ORDER_KINDS
+from giornata.domain.generation.picture import ORDER_KINDS
+from giornata.domain.jobs.job import JobState
 from giornata.protocol.jobs import Job
 
 FollowFlag = Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended, or is paused.")]

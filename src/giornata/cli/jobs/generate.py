@@ -8,9 +8,9 @@ import typer
 
 from giornata.cli.jobs.download import folder_faults
 from giornata.cli.jobs.estimate import say_estimate
-from giornata.cli.jobs.option_groups import with_option_groups
-from giornata.cli.jobs.option_types import PromptsFile
-from giornata.cli.jobs.order_options import (
+from giornata.cli.jobs.options.option_groups import with_option_groups
+from giornata.cli.jobs.options.option_types import PromptsFile
+from giornata.cli.jobs.options.order_options import (
     DrawnOptions,
     OrderOptions,
     OrderTerms,

@@ -5,15 +5,15 @@ from typing import Annotated
 
 import typer
 
-from giornata.cli.jobs.find_job import find_job
+from giornata.cli.jobs.inputs.find_job import find_job
 from giornata.cli.options import JobId, JsonFlag, settings_of
 from giornata.cli.settings.connection import connect
 from giornata.cli.settings.hints import giornata
 from giornata.cli.ui.output import Output, reporting
 from giornata.cli.ui.text import ago, ahead, cost, duration, standing, steps
+from giornata.domain.billing.money import format_rate_usd, format_usd
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.domain.job import JobState
-from giornata.domain.money import format_rate_usd, format_usd
+from giornata.domain.jobs.job import JobState
 from giornata.protocol.jobs import Attempt, Job, JobPart, PictureCounts
 
 LEASES = 10

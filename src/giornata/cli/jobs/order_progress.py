@@ -10,11 +10,11 @@ from giornata.cli.ui.output import EXIT_FAILED, EXIT_PAUSED, Output
 from giornata.cli.ui.text import cost, count, size
 from giornata.cli.ui.watch import coming_back, progress_bar, waiting_words, without_numbers
 from giornata.client import STANDS_STILL, Client
-from giornata.domain.job import JobState
-from giornata.domain.picture import PictureState
+from giornata.domain.generation.picture import PictureState
+from giornata.domain.jobs.job import JobState
 from giornata.domain.visible_text import visible
 from giornata.protocol.jobs import Job
-from giornata.protocol.order_pictures import OrderPicture
+from giornata.protocol.orders.order_pictures import OrderPicture
 
 POLL_S = 1.0
 PICTURES_PER_LOOK = 500

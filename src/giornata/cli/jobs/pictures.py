@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from giornata.cli.jobs.download import folder_faults
-from giornata.cli.jobs.find_job import find_job
+from giornata.cli.jobs.inputs.find_job import find_job
 from giornata.cli.options import JOB_HELP, JsonFlag, job_ids, settings_of
 from giornata.cli.settings.connection import connect
 from giornata.cli.settings.hints import giornata
@@ -17,9 +17,9 @@ from giornata.cli.ui.output import Output, reporting
 from giornata.cli.ui.text import size
 from giornata.client import Client
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.protocol.gallery import MOST_MARKED, FoundPicture
-from giornata.protocol.order_pictures import OrderPicture
-from giornata.protocol.pictures import PictureId
+from giornata.protocol.node.pictures import PictureId
+from giornata.protocol.orders.gallery import MOST_MARKED, FoundPicture
+from giornata.protocol.orders.order_pictures import OrderPicture
 
 LONGEST_PROMPT = 20_000
 LEAST_PROMPT = 24

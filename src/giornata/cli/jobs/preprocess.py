@@ -8,15 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from giornata.cli.jobs.download import folder_faults
-from giornata.cli.jobs.option_types import NameOption, OutputOption, WaitOption
+from giornata.cli.jobs.options.option_types import NameOption, OutputOption, WaitOption
+from giornata.cli.jobs.options.spec_options import parse_assignments
 from giornata.cli.jobs.order_progress import finish_order, follow_order
-from giornata.cli.jobs.spec_options import parse_assignments
 from giornata.cli.options import JsonFlag, check_job_name, settings_of
 from giornata.cli.settings.connection import connect
 from giornata.cli.settings.hints import giornata
 from giornata.cli.ui.output import reporting
 from giornata.cli.ui.text import count
-from giornata.control.jobs.spec_faults import parse_spec
+from giornata.control.jobs.submission.spec_faults import parse_spec
 from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.protocol.generation.preprocess import MAX_IMAGES, PREPROCESS_KIND, PreprocessSpec
 

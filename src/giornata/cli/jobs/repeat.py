@@ -8,17 +8,17 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from giornata.cli.jobs.base_models import sent_name
+from giornata.cli.jobs.inputs.base_models import sent_name
 from giornata.cli.options import misplaced
 from giornata.cli.settings import Settings
 from giornata.cli.standalone import run_alone
 from giornata.cli.standalone_input import StandaloneInput, StandaloneOptions, check_input
 from giornata.cli.ui.output import EXIT_FAILED, Output
-from giornata.client.provenance import file_sha256
-from giornata.client.training_folder import TrainingFolder
-from giornata.domain.datasets import usage_words
+from giornata.client.archives.provenance import file_sha256
+from giornata.client.storage.training_folder import TrainingFolder
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.domain.job import JobState
+from giornata.domain.files.datasets import usage_words
+from giornata.domain.jobs.job import JobState
 from giornata.protocol.provenance import Provenance, canonical_bytes
 
 EXIT_OTHER_CONDITIONS = 4

@@ -9,31 +9,31 @@ from typing import Any
 import httpx
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from giornata.cli.jobs.base_models import TIMEOUT, Hub, model_faults
 from giornata.cli.jobs.budget import micro_usd
-from giornata.cli.jobs.find_job import find_job
-from giornata.cli.jobs.picture_folders import (
+from giornata.cli.jobs.inputs.base_models import TIMEOUT, Hub, model_faults
+from giornata.cli.jobs.inputs.find_job import find_job
+from giornata.cli.jobs.inputs.picture_folders import (
     caption_ending_of,
     folder_notes,
     lengths_of,
     read_class_pictures,
     with_prior,
 )
-from giornata.cli.jobs.spec_options import with_model_option
+from giornata.cli.jobs.options.spec_options import with_model_option
 from giornata.cli.options import CLASS_FOLDER, check_job_name, misplaced
 from giornata.cli.settings import Settings
 from giornata.cli.settings.connection import target_of
 from giornata.cli.ui.output import Output
 from giornata.cli.ui.text import parse_size
 from giornata.client import Client
-from giornata.client.training_folder import TrainingFolder, read_training_folder, read_training_subsets
+from giornata.client.storage.training_folder import TrainingFolder, read_training_folder, read_training_subsets
 from giornata.client.trust import trusted
-from giornata.control.jobs.length_faults import prompts_of
-from giornata.control.jobs.spec_faults import NO_DATASET, parse_spec
+from giornata.control.jobs.submission.length_faults import prompts_of
+from giornata.control.jobs.submission.spec_faults import NO_DATASET, parse_spec
 from giornata.domain.errors import Fault, InvalidInput, Unauthenticated, Unavailable, collecting
 from giornata.pictures.subsets import Subset
-from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.jobs import Job
+from giornata.protocol.project.admin import ROOT_PROJECT
 from giornata.protocol.uploads import Dataset
 
 SOON_SENT = 100

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from giornata.cli.jobs.base_models import sent_name
-from giornata.cli.jobs.find_job import find_job
-from giornata.cli.jobs.option_types import MinVramOption, PriorityOption
+from giornata.cli.jobs.inputs.base_models import sent_name
+from giornata.cli.jobs.inputs.find_job import find_job
+from giornata.cli.jobs.options.option_types import MinVramOption, PriorityOption
+from giornata.cli.jobs.options.sweep_axes import Change, first_job, read_changes, read_grid
 from giornata.cli.jobs.submission import Checked, SubmissionOptions, check, send_inputs
-from giornata.cli.jobs.sweep_axes import Change, first_job, read_changes, read_grid
 from giornata.cli.options import JobId, JsonFlag, settings_of
 from giornata.cli.settings.connection import connect
 from giornata.cli.settings.hints import giornata

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from giornata.cli.jobs.base_models import sent_name
 from giornata.cli.jobs.download import folder_faults
 from giornata.cli.jobs.estimate import estimate_job
 from giornata.cli.jobs.follow import finish
-from giornata.cli.jobs.foreign import (
+from giornata.cli.jobs.inputs.base_models import sent_name
+from giornata.cli.jobs.inputs.foreign import (
     Sources,
     beside_file,
     end_of_look,
@@ -22,8 +22,8 @@ from giornata.cli.jobs.foreign import (
     with_options,
     without_file,
 )
-from giornata.cli.jobs.option_types import EstimateOption, MaxCostOption, MinVramOption, PriorityOption
-from giornata.cli.jobs.spec_options import parse_assignments
+from giornata.cli.jobs.options.option_types import EstimateOption, MaxCostOption, MinVramOption, PriorityOption
+from giornata.cli.jobs.options.spec_options import parse_assignments
 from giornata.cli.jobs.submission import SubmissionOptions, check, send
 from giornata.cli.options import JsonFlag, misplaced, optional, settings_of
 from giornata.cli.settings import Settings

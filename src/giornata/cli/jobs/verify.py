@@ -8,9 +8,9 @@ import typer
 from giornata.cli.jobs.repeat import RepeatOptions, repeat_job
 from giornata.cli.options import CLASS_FOLDER, JsonFlag, optional, settings_of
 from giornata.cli.ui.output import Output, reporting
-from giornata.client.provenance import verified_provenance
-from giornata.domain.audits import AuditState
+from giornata.client.archives.provenance import verified_provenance
 from giornata.domain.errors import InvalidInput
+from giornata.domain.jobs.audits import AuditState
 from giornata.protocol.provenance import Provenance
 
 CONFIRMED = frozenset({AuditState.CONFIRMED})

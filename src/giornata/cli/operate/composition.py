@@ -26,12 +26,12 @@ from giornata.control.context import Context, Foundations
 from giornata.control.policy import Policy
 from giornata.control.ports.identity_provider import IdentityProvider, NoIdentityProvider
 from giornata.control.ports.sealing import Sealer
-from giornata.domain.audits import AuditPolicy
-from giornata.domain.backoff import BackoffPolicy
+from giornata.domain.billing.money import MICRO_USD
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
-from giornata.domain.health import HealthPolicy
-from giornata.domain.money import MICRO_USD
-from giornata.domain.replacement import ReapPolicy
+from giornata.domain.fleets.replacement import ReapPolicy
+from giornata.domain.jobs.audits import AuditPolicy
+from giornata.domain.jobs.backoff import BackoffPolicy
+from giornata.domain.machines.health import HealthPolicy
 from giornata.model_sources.web_file import WebReader
 from giornata.model_sources.web_sources import WebSources
 from giornata.outbound.background_notifier import WEBHOOK_HINT, BackgroundNotifier

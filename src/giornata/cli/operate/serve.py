@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from giornata.cli.operate.logs import log_to_file, log_to_stderr
+from giornata.cli.operate.fleet.logs import log_to_file, log_to_stderr
 from giornata.cli.operate.server_libraries import server_libraries
 from giornata.cli.options import DataOption, KindOption, PlacesOption, PriceOption, WorkloadOption, flag, settings_of
 from giornata.cli.settings import Settings, default_data_directory
@@ -108,7 +108,7 @@ def server(
 def _serve(settings: Settings, out: Output, *, embedded: bool, new_signing_key: bool) -> None:
     # Only these two commands load the server's libraries: the client is installed without them.
     with server_libraries():
-        from giornata.cli.operate.open_fleets import own_nodes
+        from giornata.cli.operate.fleet.open_fleets import own_nodes
         from giornata.cli.operate.serving import run_server
     keep_private()
     own = own_nodes(settings) if embedded else None

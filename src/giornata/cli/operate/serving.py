@@ -16,11 +16,11 @@ from giornata.cli.operate.composition import (
     open_control_plane,
     write_server_file,
 )
-from giornata.cli.operate.open_fleets import open_fleets
+from giornata.cli.operate.fleet.open_fleets import open_fleets
 from giornata.cli.settings import Settings
 from giornata.cli.settings.connection import ADMIN_KEY_FILE, SERVER_FILE
 from giornata.cli.settings.private_files import write_private
-from giornata.control.access.sign_in_links import SignInLinks
+from giornata.control.access.signing_in.sign_in_links import SignInLinks
 from giornata.control.context import Context
 from giornata.control.fleet_loops import fleet_loops
 from giornata.control.loops import AUDIT_LOG_LOOP, DEFAULT_SCHEDULE, FLEET_TIME_LOOP, Loops

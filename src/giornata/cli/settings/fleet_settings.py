@@ -4,11 +4,11 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo, field_validator
 
-from giornata.domain.fleet_plan import ScalingPolicy
-from giornata.domain.money import MICRO_USD
-from giornata.domain.node_checks import NodeThresholds
-from giornata.domain.scaling_windows import parse_window
-from giornata.protocol.work import NODE_KINDS
+from giornata.domain.billing.money import MICRO_USD
+from giornata.domain.fleets.fleet_plan import ScalingPolicy
+from giornata.domain.fleets.scaling_windows import parse_window
+from giornata.domain.machines.node_checks import NodeThresholds
+from giornata.protocol.node.work import NODE_KINDS
 
 FleetName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
 DEFAULT = ScalingPolicy()

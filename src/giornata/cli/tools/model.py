@@ -13,7 +13,7 @@ import typer
 from giornata.cli.options import JsonFlag
 from giornata.cli.ui.output import reporting
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, install_hint
-from giornata.domain.model_kinds import ModelFamily
+from giornata.domain.generation.model_kinds import ModelFamily
 
 MISSING_EXTRA = "No module named"
 MODEL_INDEX = "model_index.json"

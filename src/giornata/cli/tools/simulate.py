@@ -78,7 +78,7 @@ def simulate(
         if scenario in of_rules:
             of_rules[scenario](out, seed=seed, nodes=nodes)
             return
-        from giornata.simulate.report import summary
+        from giornata.simulate.results.report import summary
         from giornata.simulate.run import played
         from giornata.simulate.scenarios import SCENARIOS, sized
 
@@ -130,7 +130,7 @@ def _drawn(
     """Save the run where that is asked for. With `opened`, write its pictures into a new folder; return the file to
     open."""
     from giornata.cli.tools.simulate_page import save_run, write_pictures
-    from giornata.simulate.drawn_run import drawn
+    from giornata.simulate.results.drawn_run import drawn
 
     if not opened and save is None:
         return None

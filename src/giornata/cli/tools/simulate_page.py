@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from giornata.dashboard.rendering import write_page
 from giornata.dashboard.words import duration
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.simulate.drawn_run import DrawnRun, RunMark
+from giornata.simulate.results.drawn_run import DrawnRun, RunMark
 
 Told = Mapping[str, Any]
 SavedRun = tuple[Told, DrawnRun]

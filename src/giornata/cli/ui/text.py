@@ -3,8 +3,8 @@
 import re
 from datetime import UTC, datetime
 
+from giornata.domain.billing.money import format_usd
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.domain.money import format_usd
 from giornata.protocol.jobs import Job
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400

@@ -19,9 +19,9 @@ from giornata.cli.settings.hints import giornata
 from giornata.cli.ui.output import Output
 from giornata.cli.ui.text import cost, count, size
 from giornata.client import STANDS_STILL, Client
-from giornata.domain.job import JobState
-from giornata.domain.money import format_usd
-from giornata.domain.reasons import Blame
+from giornata.domain.billing.money import format_usd
+from giornata.domain.jobs.job import JobState
+from giornata.domain.jobs.reasons import Blame
 from giornata.domain.visible_text import visible, visible_line
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Event, Job

@@ -13,13 +13,13 @@ from giornata.control.access.install import signing_key
 from giornata.control.access.keys import is_live, secret_hash
 from giornata.control.access.permissions import read_scopes
 from giornata.control.access.reach import NOTHING, reach_of_person
-from giornata.control.access.sessions import live_user, session_caller
+from giornata.control.access.signing_in.sessions import live_user, session_caller
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.ports.records import KeyRecord
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.records import KeyRecord
 from giornata.domain.errors import Unauthenticated, Unavailable
-from giornata.protocol.admin import ROOT_PROJECT, Scope
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 
 USE_NOTED_EVERY_MS = 60_000
 # How long another server may go on taking a key or a session that has ended; the server that ended it takes it no

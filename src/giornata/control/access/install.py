@@ -7,11 +7,11 @@ import logging
 from giornata.control.access.keys import draw_key, key_of, secret_hash
 from giornata.control.audit_log.record import SYSTEM, record
 from giornata.control.context import Foundations
-from giornata.control.ports.records import ProjectRecord
 from giornata.control.ports.store import Transaction
-from giornata.domain.audit_log import AuditVerb
+from giornata.control.ports.user_queries.records import ProjectRecord
+from giornata.domain.accounts.audit_log import AuditVerb
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
-from giornata.protocol.admin import ROOT_PROJECT, Scope
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 
 log = logging.getLogger("giornata.rights")
 FIRST_KEY_NAME = "first admin key"

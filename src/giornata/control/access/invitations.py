@@ -5,20 +5,20 @@ from dataclasses import replace
 from giornata.control.access.keys import secret_hash
 from giornata.control.access.members import check_role, require_project
 from giornata.control.access.permissions import require_admin
-from giornata.control.access.sessions import OpenedSession, Visitor, open_session, visiting
-from giornata.control.access.sign_in import known_user
+from giornata.control.access.signing_in.sessions import OpenedSession, Visitor, open_session, visiting
+from giornata.control.access.signing_in.sign_in import known_user
 from giornata.control.access.users import new_user
 from giornata.control.audit_log.record import record, record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.pages import check_limit, cut, decode_cursor
-from giornata.control.ports.people_store import InvitationRecord, MembershipRecord, UserRecord
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.people_store import InvitationRecord, MembershipRecord, UserRecord
 from giornata.control.text_limits import is_id
 from giornata.control.timestamps import instant
-from giornata.domain.audit_log import AuditVerb
+from giornata.domain.accounts.audit_log import AuditVerb
 from giornata.domain.errors import Conflict, Fault, InvalidInput, NotFound
-from giornata.protocol.people import (
+from giornata.protocol.account.people import (
     AcceptInvitation,
     CreatedInvitation,
     CreateInvitation,

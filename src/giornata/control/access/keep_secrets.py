@@ -11,11 +11,11 @@ from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.user_store import SecretRecord
+from giornata.control.ports.user_queries.user_store import SecretRecord
 from giornata.control.timestamps import instant
-from giornata.domain.audit_log import AuditVerb
+from giornata.domain.accounts.audit_log import AuditVerb
 from giornata.domain.errors import Fault, InvalidInput, NotFound, Unavailable
-from giornata.protocol.secrets import NAME_PATTERN, Secret, SecretPage, SetSecret
+from giornata.protocol.project.secrets import NAME_PATTERN, Secret, SecretPage, SetSecret
 
 # Nothing that JSON would write in another way: what an engine says is searched for the value (agent.engine_process).
 PRINTABLE = re.compile(r"""[^"\\\x00-\x20\x7f-\U0010ffff]+""")

@@ -10,14 +10,14 @@ from giornata.control.audit_log.record import NONE, record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context, Foundations
 from giornata.control.pages import check_limit, cut, decode_cursor
-from giornata.control.ports.records import KeyRecord
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.records import KeyRecord
 from giornata.control.text_limits import is_id
 from giornata.control.timestamps import instant
-from giornata.domain.audit_log import AuditVerb
+from giornata.domain.accounts.audit_log import AuditVerb
+from giornata.domain.billing.money import format_usd
 from giornata.domain.errors import Conflict, Fault, Forbidden, InvalidInput, NotFound
-from giornata.domain.money import format_usd
-from giornata.protocol.admin import ROOT_PROJECT, CreatedKey, CreateKey, Key, KeyPage, RotateKey, Scope
+from giornata.protocol.project.admin import ROOT_PROJECT, CreatedKey, CreateKey, Key, KeyPage, RotateKey, Scope
 
 PREFIX_LENGTH = 8
 

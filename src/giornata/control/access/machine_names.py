@@ -15,8 +15,8 @@ from giornata.control.access.install import signing_key_in
 from giornata.control.caller import Caller
 from giornata.control.context import Foundations
 from giornata.control.ports.store import Transaction
-from giornata.domain.machine_ids import own_name, owner_of
-from giornata.protocol.admin import ROOT_PROJECT
+from giornata.domain.machines.machine_ids import own_name, owner_of
+from giornata.protocol.project.admin import ROOT_PROJECT
 
 DIGITS = 16
 TILDE = "~"

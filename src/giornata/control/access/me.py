@@ -4,7 +4,7 @@ from giornata.control.access.members import member_reply
 from giornata.control.access.users import user_reply
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.protocol.people import Me
+from giornata.protocol.account.people import Me
 
 
 def read_me(ctx: Context, caller: Caller) -> Me:

@@ -4,14 +4,14 @@ from giornata.control.access.permissions import require_admin, require_scope
 from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.ports.people_store import MemberRecord, MembershipRecord
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.people_store import MemberRecord, MembershipRecord
 from giornata.control.text_limits import is_id
 from giornata.control.timestamps import instant
-from giornata.domain.audit_log import AuditVerb
+from giornata.domain.accounts.audit_log import AuditVerb
 from giornata.domain.errors import Conflict, Fault, InvalidInput, NotFound
-from giornata.protocol.admin import ROOT_PROJECT, Scope
-from giornata.protocol.people import MemberPage, ProjectMember, Role, SetMember
+from giornata.protocol.account.people import MemberPage, ProjectMember, Role, SetMember
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 
 
 def list_members(ctx: Context, caller: Caller, project_id: str) -> MemberPage:

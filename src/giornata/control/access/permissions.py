@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 
 from giornata.control.caller import Caller
 from giornata.domain.errors import Forbidden
-from giornata.domain.picture import ORDER_KINDS
-from giornata.protocol.admin import USER_VERBS, Scope
-from giornata.protocol.people import Role
+from giornata.domain.generation.picture import ORDER_KINDS
+from giornata.protocol.account.people import Role
+from giornata.protocol.project.admin import USER_VERBS, Scope
 
 # What a person of this role may do, and what keys of that person reach at most.
 ROLE_SCOPES: Mapping[Role, frozenset[Scope]] = {

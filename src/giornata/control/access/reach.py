@@ -2,8 +2,8 @@
 
 from giornata.control.access.permissions import ROLE_SCOPES
 from giornata.control.ports.store import Transaction
-from giornata.protocol.admin import Scope
-from giornata.protocol.people import Role
+from giornata.protocol.account.people import Role
+from giornata.protocol.project.admin import Scope
 
 NOTHING: frozenset[Scope] = frozenset()
 

@@ -13,12 +13,12 @@ from giornata.control.audit_log.chain import chain_rows, exported_row
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.pages import check_after, check_limit, cut, decode_cursor
-from giornata.control.ports.audit_log_store import AuditFilter, AuditLogRow
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.audit_log_store import AuditFilter, AuditLogRow
 from giornata.control.text_limits import is_id
 from giornata.control.timestamps import EPOCH, instant
-from giornata.domain.audit_log import ChainLink
-from giornata.protocol.audit_log import AuditLogEntry, AuditLogHead, AuditLogHeads, AuditLogPage
+from giornata.domain.accounts.audit_log import ChainLink
+from giornata.protocol.account.audit_log import AuditLogEntry, AuditLogHead, AuditLogHeads, AuditLogPage
 
 
 def list_audit_log(ctx: Context, caller: Caller, wanted: AuditFilter, cursor: str | None, limit: int) -> AuditLogPage:

@@ -7,13 +7,13 @@ from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.pages import check_limit, cut, decode_cursor
-from giornata.control.ports.people_store import UserRecord
+from giornata.control.ports.user_queries.people_store import UserRecord
 from giornata.control.text_limits import is_id, text_faults
 from giornata.control.timestamps import instant
-from giornata.domain.audit_log import AuditVerb
+from giornata.domain.accounts.audit_log import AuditVerb
 from giornata.domain.errors import Conflict, InvalidInput, NotFound
-from giornata.protocol.admin import ROOT_PROJECT
-from giornata.protocol.people import ChangeUser, CreateUser, User, UserPage
+from giornata.protocol.account.people import ChangeUser, CreateUser, User, UserPage
+from giornata.protocol.project.admin import ROOT_PROJECT
 
 
 def create_user(ctx: Context, caller: Caller, request: CreateUser) -> User:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from giornata.control.attempts.draw_audit import draw_audit
+from giornata.control.attempts.auditing.draw_audit import draw_audit
 from giornata.control.attempts.validations import (
     cancel_drawn,
     join_to_training,
@@ -11,13 +11,13 @@ from giornata.control.attempts.validations import (
     tell_of_samples,
 )
 from giornata.control.context import Context
+from giornata.control.ports.node_queries.work_rows import ArtifactRow, AttemptRow, BlobRow, CheckpointRow, JobRow
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_rows import ArtifactRow, AttemptRow, BlobRow, CheckpointRow, JobRow
 from giornata.control.storage.fence import glimpse, live_at_job
 from giornata.control.storage.verify_upload import verify_upload
 from giornata.domain.errors import BlobMissing, Conflict, LeaseLost
 from giornata.protocol.events import EventType
-from giornata.protocol.work import CommitArtifact, CommitCheckpoint, Committed
+from giornata.protocol.node.work import CommitArtifact, CommitCheckpoint, Committed
 
 KEEP_LATEST = 2
 

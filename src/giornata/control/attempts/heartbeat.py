@@ -8,18 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from giornata.control.attempts.enforce_budgets import enforce_budgets, enforce_releases, note_told
+from giornata.control.attempts.ending.enforce_budgets import enforce_budgets, enforce_releases, note_told
 from giornata.control.attempts.renew_lease import renew_leases
 from giornata.control.attempts.report import room_for_beat
 from giornata.control.budgets.history import fleet_mtbi_s
 from giornata.control.context import Context
+from giornata.control.ports.node_queries.work_rows import AttemptRow, JobRow, NewEvent, NodeBeat
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_rows import AttemptRow, JobRow, NewEvent, NodeBeat
 from giornata.control.storage.fence import live_each
-from giornata.domain.attempt import renew_every_s
 from giornata.domain.errors import LeaseLost
+from giornata.domain.jobs.attempt import renew_every_s
 from giornata.protocol.events import EventType
-from giornata.protocol.work import Heartbeat, HeartbeatReply, Order
+from giornata.protocol.node.work import Heartbeat, HeartbeatReply, Order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,16 +5,16 @@ A report may end its lease. Reports that come together share a transaction, and 
 
 from collections.abc import Iterable, Sequence
 
-from giornata.control.attempts.judge_machines import judge_drawers
+from giornata.control.attempts.ending.judge_machines import judge_drawers
 from giornata.control.context import Context
 from giornata.control.pictures.failed_pictures import take_back
 from giornata.control.pictures.picture_report import PictureReport, checked, key_of
 from giornata.control.pictures.settle_order import settle_soon
-from giornata.control.ports.picture_store import LeaseSettled, PictureKey
+from giornata.control.ports.node_queries.picture_store import LeaseSettled, PictureKey
 from giornata.control.ports.store import Transaction
 from giornata.domain.errors import GiornataError, LeaseLost
-from giornata.domain.reasons import Reason
-from giornata.protocol.pictures import PictureId, PictureResults, PictureResultsReply
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.pictures import PictureId, PictureResults, PictureResultsReply
 
 
 def record_results(ctx: Context, attempt_id: str, results: PictureResults) -> PictureResultsReply:

@@ -3,8 +3,8 @@ gone.
 """
 
 from giornata.control.context import Context
+from giornata.control.ports.node_queries.work_rows import AttemptRow, CheckpointRow, JobRow
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_rows import AttemptRow, CheckpointRow, JobRow
 from giornata.control.storage.fence import live_at_job, refuse_ended
 from giornata.control.storage.look_at_bytes import FoundBytes, look_at_bytes, note_look
 from giornata.domain.errors import LeaseLost, NotFound, Unavailable

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from giornata.control.context import Context
+from giornata.control.ports.node_queries.work_rows import AttemptRow, JobRow
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_rows import AttemptRow, JobRow
-from giornata.domain.attempt import lease_expires_at_ms
 from giornata.domain.errors import LeaseLost
-from giornata.domain.job import JobEvent
+from giornata.domain.jobs.attempt import lease_expires_at_ms
+from giornata.domain.jobs.job import JobEvent
 from giornata.protocol.events import EventType
 
 # The job, its live attempt, and more of the attempt's columns to set.

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from giornata.control.context import Context
+from giornata.control.memory.process_cache import MetricNames
 from giornata.control.policy import Policy
+from giornata.control.ports.node_queries.work_rows import AttemptRow, JobRow
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_rows import AttemptRow, JobRow
-from giornata.control.process_cache import MetricNames
 from giornata.control.storage.fence import live, live_at_job
 from giornata.protocol.events import EventType
-from giornata.protocol.work import LogLines, MetricBatch, NoticeReport
+from giornata.protocol.node.work import LogLines, MetricBatch, NoticeReport
 
 LONGEST_LINE = 16_384
 Points = Mapping[int, Mapping[str, float]]

@@ -7,15 +7,15 @@ it reads, so that the bytes stay when the training job no longer keeps the check
 from dataclasses import replace
 
 from giornata.control.context import Context
-from giornata.control.ports.records import JobRecord
+from giornata.control.ports.node_queries.work_rows import ArtifactRow, AttemptRow, JobRow
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_rows import ArtifactRow, AttemptRow, JobRow
-from giornata.domain.job import JobEvent, JobState
-from giornata.domain.routing import next_turn
+from giornata.control.ports.user_queries.records import JobRecord
+from giornata.domain.jobs.job import JobEvent, JobState
+from giornata.domain.jobs.routing import next_turn
 from giornata.protocol.events import EventType
+from giornata.protocol.node.work import CommitCheckpoint
 from giornata.protocol.specs import CHECKPOINT_ROLE, VALIDATE_KIND, model_key, step_of_sheet
 from giornata.protocol.training.results import FLEET, is_drawn_by_fleet
-from giornata.protocol.work import CommitCheckpoint
 
 PRIORITY = -101
 """Behind every job that a user can submit."""

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from giornata.control.context import Foundations
-from giornata.control.ports.audit_log_store import AuditLog, AuditLogRow
 from giornata.control.ports.store import Transaction
-from giornata.domain.audit_log import HASH_FIELD, ChainLink, linked
+from giornata.control.ports.user_queries.audit_log_store import AuditLog, AuditLogRow
+from giornata.domain.accounts.audit_log import HASH_FIELD, ChainLink, linked
 from giornata.domain.errors import Unavailable
 
 AT_ONCE = 500

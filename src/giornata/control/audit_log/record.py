@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from giornata.control.caller import NO_REQUEST, Caller, RequestOrigin
-from giornata.control.ports.audit_log_store import NewAuditRow
 from giornata.control.ports.store import Transaction
-from giornata.domain.audit_log import ActorKind, AuditVerb
+from giornata.control.ports.user_queries.audit_log_store import NewAuditRow
+from giornata.domain.accounts.audit_log import ActorKind, AuditVerb
 
 MOST_ADDRESS_CHARS = 64
 MOST_TARGET_CHARS = 512

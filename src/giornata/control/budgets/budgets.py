@@ -10,11 +10,11 @@ from typing import Any
 
 from giornata.control.budgets.history import likely_cost_micro_usd
 from giornata.control.context import Foundations
-from giornata.control.ports.records import JobRecord, ProjectRecord
+from giornata.control.memory.process_cache import Settled
+from giornata.control.ports.node_queries.work_rows import JobRow
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_rows import JobRow
-from giornata.control.process_cache import Settled
-from giornata.domain.budget import (
+from giornata.control.ports.user_queries.records import JobRecord, ProjectRecord
+from giornata.domain.billing.budget import (
     Budget,
     Payer,
     ProjectLimits,
@@ -26,11 +26,11 @@ from giornata.domain.budget import (
     project_budgets,
     reservation_micro_usd,
 )
+from giornata.domain.billing.money import format_usd
+from giornata.domain.billing.quotas import QuotaName
 from giornata.domain.errors import OverBudget, QuotaFault
-from giornata.domain.job import JobEvent, JobState
-from giornata.domain.money import format_usd
-from giornata.domain.picture import ORDER_KINDS
-from giornata.domain.quotas import QuotaName
+from giornata.domain.generation.picture import ORDER_KINDS
+from giornata.domain.jobs.job import JobEvent, JobState
 from giornata.protocol.events import EventType
 from giornata.protocol.specs import CANARY_KIND
 
@@ -162,7 +162,7 @@ def resume_job(tx: Transaction, job: JobRow, *, at_ms: int) -> JobState:
 
 
 def reserve(tx: Transaction, ctx: Foundations, job: JobRecord, *, project: ProjectRecord | None = None) -> JobRecord:
-    """Return the job with the money that it sets aside until its end; see `domain.budget.reservation_micro_usd`.
+    """Return the job with the money that it sets aside until its end; see `domain.billing.budget.reservation_micro_usd`.
 
     `project` is the job's, where it has been read already. A budget per month has to have room in the month of the
     submission. In a project with a budget two requests at once wait for one another here. Raises OverBudget when what

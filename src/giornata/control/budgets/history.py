@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from statistics import median
 
 from giornata.control.context import Context
-from giornata.control.ports.records import FinishedRecord, JobRecord
 from giornata.control.ports.store import Transaction
-from giornata.domain.attempt import mean_time_between_interruptions_s
-from giornata.domain.money import cost_micro_usd
+from giornata.control.ports.user_queries.records import FinishedRecord, JobRecord
+from giornata.domain.billing.money import cost_micro_usd
+from giornata.domain.jobs.attempt import mean_time_between_interruptions_s
 
 LOOKED_AT = 50
 WINDOW_MS = 7 * 24 * 3_600_000

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from giornata.control.context import Context
 from giornata.control.end_of_life.remove_bytes import Freed, remove_bytes
-from giornata.domain.retention import KeptClass, ended_before_ms
+from giornata.domain.files.retention import KeptClass, ended_before_ms
 
 ROWS_AT_ONCE = 2_000
 MOST_STEPS = 200

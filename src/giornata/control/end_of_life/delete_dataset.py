@@ -6,13 +6,13 @@ from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.end_of_life.record_deletion import DATASET, record_deletion
 from giornata.control.end_of_life.remove_bytes import remove_bytes
-from giornata.control.ports.end_of_life_store import TakenRows
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.end_of_life_store import TakenRows
 from giornata.control.text_limits import is_id
-from giornata.domain.audit_log import AuditVerb
+from giornata.domain.accounts.audit_log import AuditVerb
 from giornata.domain.errors import Conflict, NotFound
-from giornata.protocol.admin import Scope
-from giornata.protocol.end_of_life import Deletion
+from giornata.protocol.project.admin import Scope
+from giornata.protocol.project.end_of_life import Deletion
 
 SHOWN = 3
 

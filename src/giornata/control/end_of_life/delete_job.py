@@ -9,16 +9,16 @@ from giornata.control.context import Context
 from giornata.control.end_of_life.purge_job import purge_job
 from giornata.control.end_of_life.record_deletion import JOB, record_deletion
 from giornata.control.end_of_life.remove_bytes import Freed
-from giornata.control.jobs.read_jobs import own_job
+from giornata.control.jobs.reading.read_jobs import own_job
 from giornata.control.jobs.stop_job import stop_job
-from giornata.control.ports.end_of_life_store import DeletionRecord
+from giornata.control.ports.node_queries.work_rows import JobRow
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_rows import JobRow
-from giornata.domain.audit_log import AuditVerb
+from giornata.control.ports.user_queries.end_of_life_store import DeletionRecord
+from giornata.domain.accounts.audit_log import AuditVerb
 from giornata.domain.errors import Conflict, IllegalTransition, NotFound
-from giornata.domain.job import TERMINAL, JobEvent
-from giornata.protocol.admin import Scope
-from giornata.protocol.end_of_life import Deletion
+from giornata.domain.jobs.job import TERMINAL, JobEvent
+from giornata.protocol.project.admin import Scope
+from giornata.protocol.project.end_of_life import Deletion
 
 
 def delete_job(ctx: Context, caller: Caller, job_id: str, *, cancel: bool = False) -> Deletion:

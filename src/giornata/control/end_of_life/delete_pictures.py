@@ -5,12 +5,12 @@ from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.end_of_life.remove_bytes import remove_bytes
-from giornata.control.jobs.gallery import keys_of, own_orders
-from giornata.control.ports.end_of_life_store import TakenRows
-from giornata.domain.audit_log import AuditVerb
+from giornata.control.jobs.reading.gallery import keys_of, own_orders
+from giornata.control.ports.user_queries.end_of_life_store import TakenRows
+from giornata.domain.accounts.audit_log import AuditVerb
 from giornata.domain.errors import Conflict
-from giornata.protocol.admin import Scope
-from giornata.protocol.gallery import ChosenPictures, DeletedPictures
+from giornata.protocol.orders.gallery import ChosenPictures, DeletedPictures
+from giornata.protocol.project.admin import Scope
 
 
 def delete_pictures(ctx: Context, caller: Caller, request: ChosenPictures) -> DeletedPictures:

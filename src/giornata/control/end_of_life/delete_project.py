@@ -15,14 +15,14 @@ from giornata.control.end_of_life.delete_job import finish_job, hide_job
 from giornata.control.end_of_life.record_deletion import PROJECT, record_deletion
 from giornata.control.end_of_life.remove_bytes import Freed, remove_below, remove_bytes
 from giornata.control.jobs.stop_job import stop_job
-from giornata.control.ports.end_of_life_store import DeletionRecord, TakenRows
 from giornata.control.ports.store import Transaction
-from giornata.domain.audit_log import AuditVerb
+from giornata.control.ports.user_queries.end_of_life_store import DeletionRecord, TakenRows
+from giornata.domain.accounts.audit_log import AuditVerb
 from giornata.domain.errors import Conflict, Fault, InvalidInput
-from giornata.domain.job import TERMINAL, JobEvent
-from giornata.domain.picture import KEYS_BEGIN_WITH
-from giornata.protocol.admin import ROOT_PROJECT
-from giornata.protocol.end_of_life import Deletion
+from giornata.domain.generation.picture import KEYS_BEGIN_WITH
+from giornata.domain.jobs.job import TERMINAL, JobEvent
+from giornata.protocol.project.admin import ROOT_PROJECT
+from giornata.protocol.project.end_of_life import Deletion
 
 AT_ONCE = 100
 SHOWN = 3

@@ -5,7 +5,7 @@ from giornata.control.context import Context
 from giornata.control.end_of_life.delete_job import finish_job
 from giornata.control.end_of_life.delete_project import finish_project
 from giornata.control.end_of_life.record_deletion import JOB
-from giornata.control.ports.end_of_life_store import DeletionRecord
+from giornata.control.ports.user_queries.end_of_life_store import DeletionRecord
 
 AT_ONCE = 50
 

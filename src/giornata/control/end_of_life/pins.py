@@ -6,11 +6,11 @@ from giornata.control.access.permissions import require_any, require_scope
 from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.ports.end_of_life_store import PinRecord
-from giornata.domain.audit_log import AuditVerb
+from giornata.control.ports.user_queries.end_of_life_store import PinRecord
+from giornata.domain.accounts.audit_log import AuditVerb
 from giornata.domain.errors import NotFound
-from giornata.protocol.admin import Scope
-from giornata.protocol.end_of_life import PIN_PATTERN, Pin, PinList
+from giornata.protocol.project.admin import Scope
+from giornata.protocol.project.end_of_life import PIN_PATTERN, Pin, PinList
 
 TARGET = re.compile(PIN_PATTERN, re.ASCII)
 MOST_SHOWN = 1000

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from giornata.control.context import Context
 from giornata.control.end_of_life.remove_bytes import Freed, remove_below, remove_bytes
-from giornata.control.ports.end_of_life_store import DeletionRecord, TakenRows
+from giornata.control.ports.user_queries.end_of_life_store import DeletionRecord, TakenRows
 
 ROWS_AT_ONCE = 2_000
 NO_VERDICT = "its job was deleted"

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.ports.end_of_life_store import DeletionRecord
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.end_of_life_store import DeletionRecord
 
 log = logging.getLogger("giornata.deletions")
 JOB, DATASET, PROJECT = "job", "dataset", "project"

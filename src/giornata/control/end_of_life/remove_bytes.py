@@ -9,8 +9,8 @@ from itertools import islice
 from typing import TypeVar
 
 from giornata.control.context import Context
-from giornata.control.ports.end_of_life_store import TakenBlob, TakenRows
-from giornata.control.ports.records import UploadRecord
+from giornata.control.ports.user_queries.end_of_life_store import TakenBlob, TakenRows
+from giornata.control.ports.user_queries.records import UploadRecord
 
 AT_ONCE = 500
 _T = TypeVar("_T")

@@ -5,14 +5,14 @@ from giornata.control.access.permissions import require_admin, require_scope
 from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.ports.end_of_life_store import AgedRows
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.end_of_life_store import AgedRows
 from giornata.control.timestamps import instant
-from giornata.domain.audit_log import AuditVerb
+from giornata.domain.accounts.audit_log import AuditVerb
 from giornata.domain.errors import NotFound
-from giornata.domain.retention import KeptClass, Retention, ended_before_ms
-from giornata.protocol.admin import Scope
-from giornata.protocol.end_of_life import AgedClass, ProjectRetention, RetentionPreview, SetRetention
+from giornata.domain.files.retention import KeptClass, Retention, ended_before_ms
+from giornata.protocol.project.admin import Scope
+from giornata.protocol.project.end_of_life import AgedClass, ProjectRetention, RetentionPreview, SetRetention
 
 
 def read_retention_of(ctx: Context, caller: Caller, project_id: str) -> ProjectRetention:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from giornata.control.context import Context, GovernedFleet
 from giornata.control.fleets.provider_backoff import keep_quiet
 from giornata.control.ports.fleet import FleetDriver, Instance, InstanceState, Outdated, Renews, TellsShortage
-from giornata.control.ports.fleet_store import FleetRow
+from giornata.control.ports.node_queries.fleet_store import FleetRow
 from giornata.domain.errors import FleetRefused, FleetUnavailable
 
 # Such questions cost several requests each, and their answers change slowly.

@@ -14,15 +14,15 @@ from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.fleet_views import NodesOn
 from giornata.control.pages import check_limit, decode_cursor, next_cursor
-from giornata.control.ports.fleet_store import FleetNode, InstanceRow
-from giornata.control.ports.records import NodeRecord
+from giornata.control.ports.node_queries.fleet_store import FleetNode, InstanceRow
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.records import NodeRecord
 from giornata.control.text_limits import is_id
 from giornata.control.timestamps import instant
-from giornata.domain.audit_log import AuditVerb
+from giornata.domain.accounts.audit_log import AuditVerb
 from giornata.domain.errors import Conflict, NotFound
-from giornata.protocol.admin import Node, NodePage, NodeState, Scope
-from giornata.protocol.node_checks import NodeVerdict
+from giornata.protocol.node.node_checks import NodeVerdict
+from giornata.protocol.project.admin import Node, NodePage, NodeState, Scope
 
 SHOWN_WHEN_GONE_MS = 3_600_000
 BY_HAND = "an operator drained its node"

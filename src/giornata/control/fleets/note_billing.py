@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from giornata.control.context import GovernedFleet
 from giornata.control.fleet_views import NodesOn
 from giornata.control.ports.fleet import InstanceState, PricesOffers
-from giornata.control.ports.fleet_store import BilledRow, FleetNode, InstanceRow
+from giornata.control.ports.node_queries.fleet_store import BilledRow, FleetNode, InstanceRow
 from giornata.control.ports.store import Transaction
-from giornata.domain.costs import ended_about_ms
+from giornata.domain.billing.costs import ended_about_ms
 from giornata.domain.errors import FleetUnavailable
 
 

@@ -5,21 +5,22 @@ The scaling loop acts on them at its next turn.
 """
 
 from giornata.control.access.permissions import require_root_admin
-from giornata.control.attempts.judge_machines import put_judged
-from giornata.control.attempts.lift_bans import lift
+from giornata.control.attempts.ending.judge_machines import put_judged
+from giornata.control.attempts.ending.lift_bans import lift
 from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context, GovernedFleet
 from giornata.control.fleets.read_fleets import read_fleet
 from giornata.control.pages import check_limit, cut, decode_cursor
-from giornata.control.ports.fleet_store import FleetRow
+from giornata.control.ports.node_queries.fleet_store import FleetRow
 from giornata.control.ports.store import Transaction
 from giornata.control.timestamps import instant
-from giornata.domain.audit_log import AuditVerb
+from giornata.domain.accounts.audit_log import AuditVerb
 from giornata.domain.errors import Conflict, Fault, InvalidInput, NotFound, Unavailable
-from giornata.domain.fleet_plan import ScalingLimits, limited
-from giornata.domain.health import Failure as HeldFailure
-from giornata.domain.health import (
+from giornata.domain.fleets.fleet_plan import ScalingLimits, limited
+from giornata.domain.jobs.job import JobState
+from giornata.domain.machines.health import Failure as HeldFailure
+from giornata.domain.machines.health import (
     MachineHealth,
     MachineState,
     cool_down_ends_ms,
@@ -28,9 +29,8 @@ from giornata.domain.health import (
     shut_out,
     strikes_at,
 )
-from giornata.domain.job import JobState
-from giornata.protocol.fleets import Fleet, Machine, MachinePage, ScaleFleet
-from giornata.protocol.fleets import HeldFailure as ShownFailure
+from giornata.protocol.node.fleets import Fleet, Machine, MachinePage, ScaleFleet
+from giornata.protocol.node.fleets import HeldFailure as ShownFailure
 
 
 def list_machines(

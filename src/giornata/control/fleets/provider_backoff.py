@@ -6,11 +6,11 @@ usual.
 
 from giornata.control.context import Context, GovernedFleet
 from giornata.control.notifications.announce import announce
-from giornata.control.ports.fleet_store import FleetRow
+from giornata.control.ports.node_queries.fleet_store import FleetRow
 from giornata.control.ports.store import Transaction
 from giornata.domain.errors import FleetRefused, FleetUnavailable
-from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.events import OperatorEvent
+from giornata.protocol.project.admin import ROOT_PROJECT
 
 ProviderError = FleetUnavailable | FleetRefused
 

@@ -11,11 +11,11 @@ from giornata.control.fleet_views import NodesOn, called, scaling_of
 from giornata.control.fleets.provider_backoff import wants_quiet
 from giornata.control.fleets.reconcile import unconfigured
 from giornata.control.ports.fleet import Renews
-from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
+from giornata.control.ports.node_queries.fleet_store import FleetNode, FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
 from giornata.control.timestamps import instant
 from giornata.domain.errors import NotFound
-from giornata.protocol.fleets import (
+from giornata.protocol.node.fleets import (
     Fleet,
     FleetInstance,
     FleetLimits,

@@ -15,9 +15,9 @@ from giornata.control.context import Context, GovernedFleet
 from giornata.control.fleet_views import share_left
 from giornata.control.fleets.provider_backoff import is_quiet, keep_quiet
 from giornata.control.ports.fleet import Instance
-from giornata.control.ports.machine_store import LastNode, Reallocation
+from giornata.control.ports.node_queries.machine_store import LastNode, Reallocation
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
-from giornata.domain.health import MachineHealth, MachineState, common_cause, cool_down_ends_ms, cooled_down
+from giornata.domain.machines.health import MachineHealth, MachineState, common_cause, cool_down_ends_ms, cooled_down
 
 log = logging.getLogger("giornata.reap")
 

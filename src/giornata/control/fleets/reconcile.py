@@ -9,18 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from giornata.control.attempts.failed_starts import StartsFound, find_starts, judge_starts
-from giornata.control.attempts.lapse import end_leases
+from giornata.control.attempts.ending.failed_starts import StartsFound, find_starts, judge_starts
+from giornata.control.attempts.ending.lapse import end_leases
 from giornata.control.context import Context, GovernedFleet
 from giornata.control.fleet_views import AWAKE_BREAK_MS, NodesOn, called
 from giornata.control.fleets.examine import SETTLES_WITHIN_MS, Findings, examine
 from giornata.control.fleets.note_billing import Heard, HeardPrices, heard_prices, note_billing
 from giornata.control.fleets.provider_backoff import is_quiet, note_unlisted
 from giornata.control.ports.fleet import Instance, InstanceState
-from giornata.control.ports.fleet_store import FleetNode, FleetRow, InstanceRow
+from giornata.control.ports.node_queries.fleet_store import FleetNode, FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
-from giornata.domain.attempt import renew_every_s
 from giornata.domain.errors import FleetRefused, FleetUnavailable, Unavailable
+from giornata.domain.jobs.attempt import renew_every_s
 
 LISTED_EVERY_MS = 60_000  # that an unchanged instance is still there is written down this often
 ZOMBIE_AFTER_MS = 30_000

@@ -11,12 +11,12 @@ from giornata.control.context import Context, GovernedFleet
 from giornata.control.fleet_views import NodesOn
 from giornata.control.fleets.read_fleets import read_fleet
 from giornata.control.ports.fleet import Renews
-from giornata.control.ports.fleet_store import FleetRow, InstanceRow
+from giornata.control.ports.node_queries.fleet_store import FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
-from giornata.domain.audit_log import AuditVerb
+from giornata.domain.accounts.audit_log import AuditVerb
 from giornata.domain.errors import Conflict, NotFound
-from giornata.domain.replacement import RolledInstance, RollStep, roll_step
-from giornata.protocol.fleets import Fleet
+from giornata.domain.fleets.replacement import RolledInstance, RollStep, roll_step
+from giornata.protocol.node.fleets import Fleet
 
 HEARD_WITHIN_MS = 3_600_000
 

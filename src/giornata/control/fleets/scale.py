@@ -15,11 +15,11 @@ from giornata.control.fleets.examine import SETTLES_WITHIN_MS
 from giornata.control.fleets.provider_backoff import ProviderError, announce_refusal, is_quiet, keep_quiet
 from giornata.control.fleets.roll import roll_on
 from giornata.control.ports.fleet import InstanceState
-from giornata.control.ports.fleet_store import FleetRow
+from giornata.control.ports.node_queries.fleet_store import FleetRow
 from giornata.control.ports.store import Transaction
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
-from giornata.domain.fleet_plan import FleetView, Plan, Step
-from giornata.domain.scaling import plan_fleet
+from giornata.domain.fleets.fleet_plan import FleetView, Plan, Step
+from giornata.domain.fleets.scaling import plan_fleet
 
 # That there is still work for a fleet is written down this often.
 NEEDED_EVERY_MS = 10_000

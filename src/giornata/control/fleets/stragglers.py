@@ -7,10 +7,10 @@ from statistics import median
 from typing import Any
 
 from giornata.control.context import Context
-from giornata.control.ports.machine_store import PaceRow
-from giornata.domain.machine_ids import owner_of
-from giornata.domain.reasons import Reason
-from giornata.domain.stragglers import (
+from giornata.control.ports.node_queries.machine_store import PaceRow
+from giornata.domain.jobs.reasons import Reason
+from giornata.domain.machines.machine_ids import owner_of
+from giornata.domain.machines.stragglers import (
     Mark,
     Member,
     Trail,
@@ -23,7 +23,7 @@ from giornata.domain.stragglers import (
     wait_for_a_node_s,
 )
 from giornata.protocol.events import EventType
-from giornata.protocol.work import Order
+from giornata.protocol.node.work import Order
 
 HISTORY_MS = 7 * 24 * 3_600_000
 HISTORY_ROWS = 1000

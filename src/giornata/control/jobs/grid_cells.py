@@ -5,19 +5,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from giornata.control.access.permissions import require_any
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.jobs.job_reply import job_reply
-from giornata.control.jobs.order_models import bring_order_models
-from giornata.control.jobs.order_pictures import picture_reply
-from giornata.control.jobs.read_jobs import own_job
-from giornata.control.jobs.submit import JobRequest, submit_each
-from giornata.control.ports.gallery_store import GalleryWanted
-from giornata.control.ports.picture_store import PictureRow
-from giornata.control.ports.records import JobInShort, JobRecord
+from giornata.control.jobs.reading.job_reply import job_reply
+from giornata.control.jobs.reading.order_pictures import picture_reply
+from giornata.control.jobs.reading.read_jobs import own_job
+from giornata.control.jobs.submission.order_models import bring_order_models
+from giornata.control.jobs.submission.submit import JobRequest, submit_each
+from giornata.control.ports.node_queries.picture_store import PictureRow
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.gallery_store import GalleryWanted
+from giornata.control.ports.user_queries.records import JobInShort, JobRecord
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, NotFound
-from giornata.domain.job import JobState
-from giornata.domain.search_terms import RETRIED, name_term
-from giornata.protocol.admin import Scope
+from giornata.domain.generation.search_terms import RETRIED, name_term
+from giornata.domain.jobs.job import JobState
 from giornata.protocol.generation.drawn_grid import (
     DrawnGrid,
     GridRetry,
@@ -30,6 +29,7 @@ from giornata.protocol.generation.drawn_grid import (
 )
 from giornata.protocol.generation.grid import GRID_KIND, GridSpec, cell_count
 from giornata.protocol.jobs import Job, SubmitJob
+from giornata.protocol.project.admin import Scope
 
 MOST_RETRIES = 50
 """Orders that draw cells of one grid again."""

@@ -4,24 +4,24 @@ from dataclasses import replace
 from typing import Any
 
 from giornata.control.access.permissions import require_any, require_scope, require_write
-from giornata.control.attempts.lift_bans import lift
+from giornata.control.attempts.ending.lift_bans import lift
 from giornata.control.audit_log.record import record_call
 from giornata.control.budgets.budgets import budget_faults, reserve
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.jobs.quota_faults import retry_faults
-from giornata.control.jobs.read_jobs import own_job, read_job
-from giornata.control.jobs.spec_faults import parse_spec
-from giornata.control.jobs.submit import enqueue, submit
-from giornata.control.ports.records import JobRecord
+from giornata.control.jobs.reading.read_jobs import own_job, read_job
+from giornata.control.jobs.submission.quota_faults import retry_faults
+from giornata.control.jobs.submission.spec_faults import parse_spec
+from giornata.control.jobs.submission.submit import enqueue, submit
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.records import JobRecord
 from giornata.control.quotas.use import standing_of
-from giornata.domain.audit_log import AuditVerb
+from giornata.domain.accounts.audit_log import AuditVerb
 from giornata.domain.errors import Fault, IllegalTransition, InvalidInput, NotFound, OverQuota
-from giornata.domain.job import IMPORTED_FROM, TERMINAL, JobState
-from giornata.domain.sweep import SWEEP_KIND
-from giornata.protocol.admin import ROOT_PROJECT, Scope
+from giornata.domain.jobs.job import IMPORTED_FROM, TERMINAL, JobState
+from giornata.domain.jobs.sweep import SWEEP_KIND
 from giornata.protocol.jobs import ContinueJob, Job, SubmitJob
+from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 from giornata.protocol.specs import AUDIT_KIND, TrainSpec, canonical_names, shape_key_of
 from giornata.protocol.training.adapter import what_would_be_lost
 

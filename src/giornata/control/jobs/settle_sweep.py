@@ -9,12 +9,12 @@ from dataclasses import replace
 
 from giornata.control.budgets.budgets import pause_job, resume_job, told
 from giornata.control.context import Context
+from giornata.control.ports.node_queries.work_rows import JobRow
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.sweep_store import OpenSweep, SweptRow
-from giornata.control.ports.work_rows import JobRow
-from giornata.domain.budget import Budget, Payer
-from giornata.domain.job import TERMINAL, JobEvent, JobState
-from giornata.domain.sweep import SWEEP_KIND, SweptJob, plan_sweep, stands_still, sweep_end
+from giornata.control.ports.user_queries.sweep_store import OpenSweep, SweptRow
+from giornata.domain.billing.budget import Budget, Payer
+from giornata.domain.jobs.job import TERMINAL, JobEvent, JobState
+from giornata.domain.jobs.sweep import SWEEP_KIND, SweptJob, plan_sweep, stands_still, sweep_end
 from giornata.protocol.events import EventType
 
 AT_MOST = 1000

@@ -4,23 +4,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from giornata.control.access.permissions import require_any, require_write
-from giornata.control.attempts.end_attempt import end_attempt
+from giornata.control.attempts.ending.end_attempt import end_attempt
 from giornata.control.attempts.validations import cancel_validations
 from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.jobs.read_jobs import own_job, read_job
+from giornata.control.jobs.reading.read_jobs import own_job, read_job
+from giornata.control.ports.node_queries.work_rows import JobRow
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_rows import JobRow
-from giornata.domain.audit_log import AuditVerb
+from giornata.domain.accounts.audit_log import AuditVerb
 from giornata.domain.errors import NotFound
-from giornata.domain.job import TERMINAL, JobEvent, JobState
-from giornata.domain.picture import ORDER_KINDS
-from giornata.domain.reasons import Reason
-from giornata.domain.sweep import SWEEP_KIND
-from giornata.protocol.admin import Scope
+from giornata.domain.generation.picture import ORDER_KINDS
+from giornata.domain.jobs.job import TERMINAL, JobEvent, JobState
+from giornata.domain.jobs.reasons import Reason
+from giornata.domain.jobs.sweep import SWEEP_KIND
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Job
+from giornata.protocol.project.admin import Scope
 
 _TYPES: Mapping[JobEvent, EventType] = {
     JobEvent.CANCEL: EventType.JOB_CANCELED,

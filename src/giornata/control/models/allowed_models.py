@@ -9,11 +9,11 @@ from typing import Any
 
 from giornata.control.ports.model_registry import ModelRecord
 from giornata.control.ports.store import Transaction
+from giornata.domain.billing.quotas import ModelIdentity, QuotaName, Quotas, is_allowed
 from giornata.domain.errors import QuotaFault
-from giornata.domain.model_kinds import KNOWN_REPOSITORIES, ModelKind
-from giornata.domain.picture import ORDER_KINDS
-from giornata.domain.quotas import ModelIdentity, QuotaName, Quotas, is_allowed
-from giornata.protocol.generation.named_models import NamedModel, named_models
+from giornata.domain.generation.model_kinds import KNOWN_REPOSITORIES, ModelKind
+from giornata.domain.generation.picture import ORDER_KINDS
+from giornata.protocol.generation.checks.named_models import NamedModel, named_models
 from giornata.protocol.model_references import ModelSource
 
 ADAPTERS = frozenset({ModelKind.LORA, ModelKind.EMBEDDING, ModelKind.CONTROLNET})

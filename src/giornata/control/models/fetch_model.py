@@ -6,12 +6,12 @@ from giornata.control.access.keep_secrets import secret_value
 from giornata.control.context import Context
 from giornata.control.models.stored_header import StoredModel, lacks_header, stored_facts
 from giornata.control.ports.model_registry import RemoteModel, RemoteReference
-from giornata.control.ports.records import BlobRecord
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.records import BlobRecord
 from giornata.control.quotas.use import require_stored_room
 from giornata.domain.errors import Fault, InvalidInput, OverQuota
-from giornata.domain.model_header import name_faults
-from giornata.domain.model_kinds import ModelFamily, ModelKind
+from giornata.domain.generation.model_header import name_faults
+from giornata.domain.generation.model_kinds import ModelFamily, ModelKind
 from giornata.protocol.model_references import CivitaiVersion
 from giornata.protocol.training.model_names import HubFile
 

@@ -14,11 +14,10 @@ from giornata.control.pages import check_limit, cut, decode_cursor
 from giornata.control.ports.model_registry import ModelRecord
 from giornata.control.quotas.use import quotas_of
 from giornata.control.timestamps import instant
-from giornata.domain.audit_log import AuditVerb
+from giornata.domain.accounts.audit_log import AuditVerb
 from giornata.domain.errors import Fault, InvalidInput, NotFound
-from giornata.domain.model_header import name_faults
-from giornata.domain.model_kinds import KNOWN_REPOSITORIES, ModelFamily, ModelKind
-from giornata.protocol.admin import Scope
+from giornata.domain.generation.model_header import name_faults
+from giornata.domain.generation.model_kinds import KNOWN_REPOSITORIES, ModelFamily, ModelKind
 from giornata.protocol.model_references import (
     HubRepository,
     JobStep,
@@ -28,6 +27,7 @@ from giornata.protocol.model_references import (
     source_of,
 )
 from giornata.protocol.models import AddModel, ChangeModel, ModelPage, RegisteredModel
+from giornata.protocol.project.admin import Scope
 
 WHERE = "reference"
 

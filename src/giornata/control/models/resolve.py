@@ -16,8 +16,8 @@ from giornata.control.models.register import referred_model, uploaded_model
 from giornata.control.ports.model_registry import ModelRecord
 from giornata.control.ports.store import Transaction
 from giornata.domain.errors import Fault, InvalidInput, Unavailable
-from giornata.domain.model_header import name_faults
-from giornata.domain.model_kinds import TITLES, ModelFamily, ModelKind
+from giornata.domain.generation.model_header import name_faults
+from giornata.domain.generation.model_kinds import TITLES, ModelFamily, ModelKind
 from giornata.protocol.model_references import HubRepository, model_reference
 from giornata.protocol.training.model_names import looks_like_path
 
@@ -39,7 +39,7 @@ ENTRY = re.compile(r"spec\.pictures\.\d+")
 class ModelPlace(Protocol):
     """A model that a spec names: `use` is the object of the spec, with `name` and `sha256`, and `where` its place.
 
-    `role` is one of `PictureParams.files`. `protocol.generation.named_models` yields those of a spec.
+    `role` is one of `PictureParams.files`. `protocol.generation.checks.named_models` yields those of a spec.
     """
 
     @property

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from giornata.control.context import Context
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.domain.model_header import LENGTH_BYTES, header_end, read_header, size_faults
-from giornata.domain.model_kinds import TITLES, ModelFacts, ModelFamily, ModelKind, facts_of_model
+from giornata.domain.generation.model_header import LENGTH_BYTES, header_end, read_header, size_faults
+from giornata.domain.generation.model_kinds import TITLES, ModelFacts, ModelFamily, ModelKind, facts_of_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from giornata.control.context import Context
 from giornata.control.models.stored_header import StoredModel, stored_facts
-from giornata.control.ports.records import ArtifactRecord, CheckpointRecord, JobRecord
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.records import ArtifactRecord, CheckpointRecord, JobRecord
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.domain.model_kinds import ModelKind
+from giornata.domain.generation.model_kinds import ModelKind
 from giornata.protocol.model_references import JobStep
 from giornata.protocol.training.file_names import LORA_FILES, lora_file
 

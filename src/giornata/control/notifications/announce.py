@@ -5,11 +5,11 @@ from typing import Any
 
 from giornata.control.context import Context
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.webhook_store import NewDelivery, WebhookRecord
+from giornata.control.ports.user_queries.webhook_store import NewDelivery, WebhookRecord
 from giornata.control.timestamps import instant
-from giornata.domain.notifications import matches, next_digest_ms
+from giornata.domain.accounts.notifications import matches, next_digest_ms
 from giornata.protocol.events import OperatorEvent
-from giornata.protocol.webhooks import Delivery
+from giornata.protocol.project.webhooks import Delivery
 
 
 def announce(

@@ -6,13 +6,13 @@ from giornata.control.context import Context
 from giornata.control.notifications.announce import jobless_delivery
 from giornata.control.notifications.manage_webhooks import require_webhook
 from giornata.control.pages import check_limit, cut, decode_cursor
-from giornata.control.ports.webhook_store import DeliveryRecord
+from giornata.control.ports.user_queries.webhook_store import DeliveryRecord
 from giornata.control.timestamps import instant
-from giornata.domain.audit_log import AuditVerb
+from giornata.domain.accounts.audit_log import AuditVerb
+from giornata.domain.accounts.notifications import DeliveryState
 from giornata.domain.errors import Conflict
-from giornata.domain.notifications import DeliveryState
 from giornata.protocol.events import OperatorEvent
-from giornata.protocol.webhook_endpoints import (
+from giornata.protocol.project.webhook_endpoints import (
     MOST_REPLAYED,
     ReplayDeliveries,
     Replayed,

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from giornata.control.access.install import signing_key_in
 from giornata.control.access.machine_names import MachineNames
 from giornata.control.context import Context
-from giornata.control.ports.records import EventRecord
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.webhook_store import NewDelivery, WebhookRecord
+from giornata.control.ports.user_queries.records import EventRecord
+from giornata.control.ports.user_queries.webhook_store import NewDelivery, WebhookRecord
 from giornata.control.timestamps import instant
-from giornata.domain.notifications import matches, next_digest_ms
-from giornata.protocol.webhooks import Delivery
+from giornata.domain.accounts.notifications import matches, next_digest_ms
+from giornata.protocol.project.webhooks import Delivery
 
 EVENTS_AT_ONCE = 500
 MOST_STEPS = 40

@@ -9,12 +9,12 @@ from giornata.control.context import Context
 from giornata.control.notifications.sealed_target import SealedTarget, new_secret, shown_target, unseal
 from giornata.control.pages import check_limit, cut, decode_cursor
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.webhook_store import WebhookRecord
+from giornata.control.ports.user_queries.webhook_store import WebhookRecord
 from giornata.control.timestamps import instant
-from giornata.domain.audit_log import AuditVerb
+from giornata.domain.accounts.audit_log import AuditVerb
+from giornata.domain.accounts.notifications import DeliveryState
 from giornata.domain.errors import Conflict, Fault, InvalidInput, NotFound, collecting
-from giornata.domain.notifications import DeliveryState
-from giornata.protocol.webhook_endpoints import (
+from giornata.protocol.project.webhook_endpoints import (
     ChangeWebhook,
     CreateWebhook,
     RotateWebhook,

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from giornata.control.ports.notifier import OutgoingMessage
-from giornata.control.ports.webhook_store import DeliveryRecord, WebhookRecord
-from giornata.protocol.webhook_endpoints import WebhookFormat
+from giornata.control.ports.user_queries.webhook_store import DeliveryRecord, WebhookRecord
+from giornata.protocol.project.webhook_endpoints import WebhookFormat
 
 DISCORD_CHARACTERS = 2000
 SLACK_CHARACTERS = 3000

@@ -6,14 +6,14 @@ from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.notifications.sealed_target import SealedTarget
-from giornata.control.ports.people_store import UserRecord
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.webhook_store import WebhookRecord
-from giornata.domain.audit_log import AuditVerb
+from giornata.control.ports.user_queries.people_store import UserRecord
+from giornata.control.ports.user_queries.webhook_store import WebhookRecord
+from giornata.domain.accounts.audit_log import AuditVerb
 from giornata.domain.errors import Forbidden, NotFound
+from giornata.protocol.account.notifications import Notifications, SetNotifications, ToldJobs
 from giornata.protocol.events import EventType
-from giornata.protocol.notifications import Notifications, SetNotifications, ToldJobs
-from giornata.protocol.webhook_endpoints import WebhookFormat
+from giornata.protocol.project.webhook_endpoints import WebhookFormat
 
 FAILURES = (EventType.JOB_FAILED, EventType.JOB_EXPIRED, EventType.JOB_PAUSED)
 EVENTS: Mapping[ToldJobs, tuple[EventType, ...]] = {

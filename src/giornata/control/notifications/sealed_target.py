@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from giornata.control.ports.sealing import Sealer
-from giornata.control.ports.webhook_store import WebhookRecord
+from giornata.control.ports.user_queries.webhook_store import WebhookRecord
 from giornata.domain.errors import Unavailable
-from giornata.protocol.webhook_endpoints import WebhookFormat
-from giornata.protocol.webhooks import SECRET_PREFIX
+from giornata.protocol.project.webhook_endpoints import WebhookFormat
+from giornata.protocol.project.webhooks import SECRET_PREFIX
 
 SECRET_BYTES = 32
 

@@ -15,9 +15,9 @@ from giornata.control.notifications.messages import messages_of
 from giornata.control.notifications.sealed_target import unseal
 from giornata.control.ports.notifier import MessageRun, RunOutcome, SendFailure
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.webhook_store import DeliveryRecord, DueChain, WebhookRecord
+from giornata.control.ports.user_queries.webhook_store import DeliveryRecord, DueChain, WebhookRecord
+from giornata.domain.accounts.notifications import retry_delay_s
 from giornata.domain.errors import Unavailable
-from giornata.domain.notifications import retry_delay_s
 
 MOST_OF_CHAIN = 16
 MOST_OF_DIGEST = 500

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from giornata.control.context import Context
-from giornata.control.ports.picture_store import PictureKey, PictureRow
+from giornata.control.ports.node_queries.picture_store import PictureKey, PictureRow
+from giornata.control.ports.node_queries.work_rows import AttemptRow
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_rows import AttemptRow
 from giornata.control.storage.fence import live
-from giornata.domain.picture import fails_at_once, halved, is_fruitless, is_undecided
-from giornata.domain.reasons import Reason
-from giornata.domain.routing import memory_after_too_small
-from giornata.protocol.pictures import FailedPicture
+from giornata.domain.generation.picture import fails_at_once, halved, is_fruitless, is_undecided
+from giornata.domain.jobs.reasons import Reason
+from giornata.domain.jobs.routing import memory_after_too_small
+from giornata.protocol.node.pictures import FailedPicture
 
 
 def take_back(ctx: Context, attempt_id: str, failed: Sequence[FailedPicture]) -> set[PictureKey]:

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from giornata.control.context import Context
-from giornata.control.ports.picture_store import PictureRow
+from giornata.control.ports.node_queries.picture_store import PictureRow
 from giornata.control.ports.store import Transaction
 from giornata.control.storage.signed_urls import download
 from giornata.protocol.generation.annotators import ANNOTATION_ENTRY
 from giornata.protocol.generation.preprocess import LeasedParams, annotation_keys
-from giornata.protocol.pictures import ANNOTATION_ROLE, LeaseFile
+from giornata.protocol.node.pictures import ANNOTATION_ROLE, LeaseFile
 
 NOTED_EVERY_MS = 3_600_000
 """The use of an entry is noted no more often."""

@@ -10,18 +10,18 @@ from giornata.control.access.install import signing_key_in
 from giornata.control.context import Context
 from giornata.control.models.downloads import downloads_of
 from giornata.control.pictures.kept_annotations import kept_annotations
-from giornata.control.ports.picture_store import LeaseBill, OrderSpec, PictureRow, PicturesWanted
+from giornata.control.ports.node_queries.picture_store import LeaseBill, OrderSpec, PictureRow, PicturesWanted
+from giornata.control.ports.node_queries.work_rows import AttemptRow
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_rows import AttemptRow
-from giornata.domain.attempt import lease_expires_at_ms, renew_every_s
-from giornata.domain.costs import apportion
-from giornata.domain.job import JobEvent, JobState
-from giornata.domain.picture import SafetyPolicy, strictest
+from giornata.domain.billing.costs import apportion
+from giornata.domain.generation.picture import SafetyPolicy, strictest
+from giornata.domain.jobs.attempt import lease_expires_at_ms, renew_every_s
+from giornata.domain.jobs.job import JobEvent, JobState
 from giornata.protocol.generation.expand import leased_params
 from giornata.protocol.generation.picture import PictureParams
 from giornata.protocol.generation.preprocess import AnnotationParams, LeasedParams
-from giornata.protocol.pictures import LeasedPicture, LeaseFile, PictureLease
-from giornata.protocol.work import Claim, NodeInfo, Order
+from giornata.protocol.node.pictures import LeasedPicture, LeaseFile, PictureLease
+from giornata.protocol.node.work import Claim, NodeInfo, Order
 
 SHARED = frozenset({*PictureParams.model_fields, *AnnotationParams.model_fields})
 """Fields of a spec that decide on a picture."""

@@ -10,10 +10,10 @@ from giornata.control.models.register import check_name
 from giornata.control.pictures.route_pictures import MOST_KNOWN_BASES, see_fleet
 from giornata.control.ports.store import Transaction
 from giornata.domain.errors import NotFound
-from giornata.domain.fleet_models import BaseFiles
-from giornata.domain.model_routing import Holders
+from giornata.domain.generation.fleet_models import BaseFiles
+from giornata.domain.generation.model_routing import Holders
+from giornata.protocol.generation.checks.named_models import SINGLE, named_models
 from giornata.protocol.generation.expand import plain_base_key
-from giornata.protocol.generation.named_models import SINGLE, named_models
 from giornata.protocol.models import ModelCoverage
 
 BASE_ROLES = frozenset(SINGLE.values())

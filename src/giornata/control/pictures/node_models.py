@@ -8,12 +8,12 @@ from giornata.control.context import Context
 from giornata.control.models.downloads import downloads_of
 from giornata.control.pictures.model_coverage import BASE_ROLES
 from giornata.control.pictures.route_pictures import base_to_fetch, see_fleet
-from giornata.control.ports.routing_store import BaseQueue
+from giornata.control.ports.node_queries.routing_store import BaseQueue
 from giornata.control.ports.store import Transaction
-from giornata.domain.fleet_models import NodeModels
-from giornata.protocol.generation.named_models import named_models
-from giornata.protocol.held_models import HeldModels, HeldTier, PrefetchHint, merged
-from giornata.protocol.work import Claim, ClaimReply
+from giornata.domain.generation.fleet_models import NodeModels
+from giornata.protocol.generation.checks.named_models import named_models
+from giornata.protocol.node.held_models import HeldModels, HeldTier, PrefetchHint, merged
+from giornata.protocol.node.work import Claim, ClaimReply
 
 UNKNOWN = -1
 """Version of a node that reports its files, when none of its reports is known."""

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 
-from giornata.control.ports.records import MODEL_ROLE, JobRecord, OrderFile
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.records import MODEL_ROLE, JobRecord, OrderFile
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.protocol.admin import ROOT_PROJECT
-from giornata.protocol.generation.named_models import named_models, uploaded_pictures
+from giornata.protocol.generation.checks.named_models import named_models, uploaded_pictures
+from giornata.protocol.project.admin import ROOT_PROJECT
 
 PICTURE_ROLE = "picture:"
 SHORT = 22

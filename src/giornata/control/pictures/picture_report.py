@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from giornata.control.context import Context
 from giornata.control.pictures.picture_uploads import file_faults, projects_of, read_projects, stored_sizes
-from giornata.control.ports.picture_store import LeaseResults, PictureKey, PictureOutcome
+from giornata.control.ports.node_queries.picture_store import LeaseResults, PictureKey, PictureOutcome
 from giornata.domain.errors import BlobMismatch, BlobMissing, Fault, InvalidInput, LeaseLost
-from giornata.domain.picture import PictureState, fails_at_once, picture_key
-from giornata.protocol.pictures import (
+from giornata.domain.generation.picture import PictureState, fails_at_once, picture_key
+from giornata.protocol.node.pictures import (
     DrawnPicture,
     FailedPicture,
     PictureFlag,

@@ -3,11 +3,17 @@
 from collections.abc import Collection, Mapping
 
 from giornata.control.context import Context
-from giornata.control.ports.picture_store import PictureKey
-from giornata.domain.attempt import lease_expires_at_ms
+from giornata.control.ports.node_queries.picture_store import PictureKey
 from giornata.domain.errors import Fault, InvalidInput, LeaseLost
-from giornata.domain.picture import lease_folder, picture_key
-from giornata.protocol.pictures import DrawnPicture, PictureFlag, PictureUpload, PictureUploads, PictureUploadUrls
+from giornata.domain.generation.picture import lease_folder, picture_key
+from giornata.domain.jobs.attempt import lease_expires_at_ms
+from giornata.protocol.node.pictures import (
+    DrawnPicture,
+    PictureFlag,
+    PictureUpload,
+    PictureUploads,
+    PictureUploadUrls,
+)
 
 
 def picture_uploads(ctx: Context, attempt_id: str, request: PictureUploads) -> PictureUploadUrls:

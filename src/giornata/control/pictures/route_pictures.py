@@ -1,4 +1,4 @@
-"""Decide which bases a claim of pictures may get, by the policy of `giornata.domain.model_routing`.
+"""Decide which bases a claim of pictures may get, by the policy of `giornata.domain.generation.model_routing`.
 
 A server reads the distinct bases of the queue and the models of live nodes about once a second, and remembers both. A
 claim that finds nothing by what is remembered looks again: what is out of date costs the load of a model, and leaves
@@ -11,12 +11,12 @@ from dataclasses import replace
 from itertools import groupby
 
 from giornata.control.context import Context
-from giornata.control.ports.picture_store import PicturesWanted
-from giornata.control.ports.routing_store import BaseQueue, NodeModelsRow
+from giornata.control.ports.node_queries.picture_store import PicturesWanted
+from giornata.control.ports.node_queries.routing_store import BaseQueue, NodeModelsRow
 from giornata.control.ports.store import Transaction
 from giornata.domain.errors import InvalidInput
-from giornata.domain.fleet_models import BaseFiles, FleetModels, NodeModels
-from giornata.domain.model_routing import (
+from giornata.domain.generation.fleet_models import BaseFiles, FleetModels, NodeModels
+from giornata.domain.generation.model_routing import (
     PIXEL_STEPS_PER_S,
     BaseDemand,
     Holders,
@@ -24,10 +24,10 @@ from giornata.domain.model_routing import (
     is_relief,
     prefetch,
 )
-from giornata.protocol.admin import ROOT_PROJECT
 from giornata.protocol.generation.expand import bases_of
-from giornata.protocol.held_models import HeldTier, HeldTiers
-from giornata.protocol.work import Claim
+from giornata.protocol.node.held_models import HeldTier, HeldTiers
+from giornata.protocol.node.work import Claim
+from giornata.protocol.project.admin import ROOT_PROJECT
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ MOST_KNOWN_BASES = 20_000
 
 
 class DemandByBase:
-    """The pictures that wait for these bases. Implements `giornata.domain.model_routing.PictureDemand`."""
+    """The pictures that wait for these bases. Implements `giornata.domain.generation.model_routing.PictureDemand`."""
 
     def __init__(self, queues: Iterable[BaseQueue], fleet: FleetModels) -> None:
         self._queues = {each.base_key: each for each in queues}

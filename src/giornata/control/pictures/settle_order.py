@@ -9,11 +9,11 @@ from dataclasses import replace
 
 from giornata.control.budgets.budgets import pause_job, used_up
 from giornata.control.context import Context
-from giornata.control.ports.picture_store import PictureOrderRow
+from giornata.control.ports.node_queries.picture_store import PictureOrderRow
+from giornata.control.ports.node_queries.work_rows import JobRow
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_rows import JobRow
-from giornata.domain.job import TERMINAL, JobEvent, JobState
-from giornata.domain.picture import OPEN, PictureState
+from giornata.domain.generation.picture import OPEN, PictureState
+from giornata.domain.jobs.job import TERMINAL, JobEvent, JobState
 from giornata.protocol.events import EventType
 
 TOLD_EVERY_MS = 1000

@@ -5,9 +5,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from giornata.control.ports.work_rows import BlobRow
+from giornata.control.ports.node_queries.work_rows import BlobRow
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.domain.model_kinds import ModelFamily
+from giornata.domain.generation.model_kinds import ModelFamily
 from giornata.protocol.model_references import CivitaiVersion, WebFile
 from giornata.protocol.training.model_names import HubFile
 

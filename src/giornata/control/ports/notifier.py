@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.protocol.webhook_endpoints import WebhookFormat
+from giornata.protocol.project.webhook_endpoints import WebhookFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

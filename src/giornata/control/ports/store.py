@@ -8,34 +8,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from giornata.control.ports.audit_log_store import AuditLog
-from giornata.control.ports.audit_store import Audits
-from giornata.control.ports.end_of_life_store import Deletions, Pins, RetentionQueries
-from giornata.control.ports.fleet_store import Fleets
-from giornata.control.ports.gallery_store import PictureGallery
-from giornata.control.ports.gauges import GaugeQueries
-from giornata.control.ports.import_store import ImportedJobs
-from giornata.control.ports.machine_store import Bans, Machines, Paces
 from giornata.control.ports.model_registry import Models
-from giornata.control.ports.money_store import CostQueries, Forecasts, Pausing, Spending
-from giornata.control.ports.people_store import Invitations, Memberships, Sessions, SignIns, Users
-from giornata.control.ports.picture_store import PictureLeases, PictureOrders
-from giornata.control.ports.quota_store import QuotaQueries
-from giornata.control.ports.routing_store import RoutingQueries
-from giornata.control.ports.sign_in_store import DeviceSignIns, UserIdentities
-from giornata.control.ports.sweep_store import Sweeps
-from giornata.control.ports.user_store import (
-    Datasets,
-    Garbage,
-    JobReads,
-    Keys,
-    Projects,
-    Secrets,
-    Submission,
-    Uploads,
-)
-from giornata.control.ports.webhook_store import WebhookDeliveries, Webhooks
-from giornata.control.ports.work_store import (
+from giornata.control.ports.node_queries.audit_store import Audits
+from giornata.control.ports.node_queries.fleet_store import Fleets
+from giornata.control.ports.node_queries.gauges import GaugeQueries
+from giornata.control.ports.node_queries.machine_store import Bans, Machines, Paces
+from giornata.control.ports.node_queries.picture_store import PictureLeases, PictureOrders
+from giornata.control.ports.node_queries.routing_store import RoutingQueries
+from giornata.control.ports.node_queries.work_store import (
     Artifacts,
     Attempts,
     Checkpoints,
@@ -46,6 +26,26 @@ from giornata.control.ports.work_store import (
     Nodes,
     Reports,
 )
+from giornata.control.ports.user_queries.audit_log_store import AuditLog
+from giornata.control.ports.user_queries.end_of_life_store import Deletions, Pins, RetentionQueries
+from giornata.control.ports.user_queries.gallery_store import PictureGallery
+from giornata.control.ports.user_queries.import_store import ImportedJobs
+from giornata.control.ports.user_queries.money_store import CostQueries, Forecasts, Pausing, Spending
+from giornata.control.ports.user_queries.people_store import Invitations, Memberships, Sessions, SignIns, Users
+from giornata.control.ports.user_queries.quota_store import QuotaQueries
+from giornata.control.ports.user_queries.sign_in_store import DeviceSignIns, UserIdentities
+from giornata.control.ports.user_queries.sweep_store import Sweeps
+from giornata.control.ports.user_queries.user_store import (
+    Datasets,
+    Garbage,
+    JobReads,
+    Keys,
+    Projects,
+    Secrets,
+    Submission,
+    Uploads,
+)
+from giornata.control.ports.user_queries.webhook_store import WebhookDeliveries, Webhooks
 
 
 class Transaction(Protocol):

@@ -5,7 +5,7 @@ from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.storage.signed_urls import download
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.protocol.project_transfer import ExportedFiles, ExportFiles
+from giornata.protocol.project.project_transfer import ExportedFiles, ExportFiles
 
 
 def export_files(ctx: Context, caller: Caller, request: ExportFiles) -> ExportedFiles:

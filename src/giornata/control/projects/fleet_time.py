@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from giornata.control.context import Context
-from giornata.control.ports.money_store import FleetTime
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.money_store import FleetTime
 from giornata.control.projects.read_costs import splits_by_fleet
-from giornata.domain.costs import PARTS, Interval, add
+from giornata.domain.billing.costs import PARTS, Interval, add
 
 LOOP_NAME = "fleet-time"
 EVERY_S = 60.0

@@ -9,34 +9,34 @@ from giornata.control.access.permissions import require_admin
 from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.jobs.prepare_job import missing_file
-from giornata.control.jobs.read_jobs import own_job, read_job
-from giornata.control.jobs.spec_faults import parse_spec
+from giornata.control.jobs.reading.read_jobs import own_job, read_job
+from giornata.control.jobs.submission.prepare_job import missing_file
+from giornata.control.jobs.submission.spec_faults import parse_spec
 from giornata.control.models.allowed_models import not_allowed_from_outside
 from giornata.control.pictures.place_order import place_ended_order
-from giornata.control.ports.import_store import (
+from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.import_store import (
     ArtifactToImport,
     CheckpointToImport,
     EventToImport,
     LineToImport,
     MetricToImport,
 )
-from giornata.control.ports.records import BlobRecord, JobRecord
-from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.records import BlobRecord, JobRecord
 from giornata.control.quotas.use import quotas_of
 from giornata.control.text_limits import label_faults, text_faults
 from giornata.control.timestamps import instant
-from giornata.domain.audit_log import AuditVerb
+from giornata.domain.accounts.audit_log import AuditVerb
+from giornata.domain.billing.quotas import refusal_of
 from giornata.domain.errors import Conflict, Fault, InvalidInput
-from giornata.domain.job import IMPORTED_FROM, TERMINAL
-from giornata.domain.picture import ORDER_KINDS
-from giornata.domain.quotas import refusal_of
+from giornata.domain.generation.picture import ORDER_KINDS
+from giornata.domain.jobs.job import IMPORTED_FROM, TERMINAL
 from giornata.protocol.events import EventType
 from giornata.protocol.generation.preprocess import PREPROCESS_KIND
 from giornata.protocol.jobs import Job
-from giornata.protocol.joint import joint_key_of
 from giornata.protocol.model import Message
-from giornata.protocol.project_transfer import ImportedEvent, ImportedHistory, ImportHistory, ImportJob
+from giornata.protocol.node.joint import joint_key_of
+from giornata.protocol.project.project_transfer import ImportedEvent, ImportedHistory, ImportHistory, ImportJob
 from giornata.protocol.specs import input_files, model_key, shape_key_of, total_steps
 
 SEEDED_KINDS = ORDER_KINDS - {PREPROCESS_KIND}

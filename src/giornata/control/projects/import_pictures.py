@@ -7,19 +7,19 @@ from datetime import timedelta
 from giornata.control.access.permissions import require_admin
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.ports.import_store import PictureToImport
-from giornata.control.ports.picture_store import PictureKey
+from giornata.control.ports.node_queries.picture_store import PictureKey
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.import_store import PictureToImport
 from giornata.control.projects.import_job import IMPORTING, imported_job
 from giornata.control.quotas.use import require_stored_room
 from giornata.control.storage.signed_urls import signed_url
 from giornata.control.text_limits import text_faults
 from giornata.control.timestamps import instant
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.domain.picture import PictureState, lease_folder, picture_key
-from giornata.domain.search_terms import STAR
-from giornata.protocol.pictures import PictureFlag
-from giornata.protocol.project_transfer import (
+from giornata.domain.generation.picture import PictureState, lease_folder, picture_key
+from giornata.domain.generation.search_terms import STAR
+from giornata.protocol.node.pictures import PictureFlag
+from giornata.protocol.project.project_transfer import (
     ImportedPicture,
     ImportedPictures,
     ImportedPictureUpload,

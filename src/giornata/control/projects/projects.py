@@ -6,16 +6,16 @@ from giornata.control.budgets.budgets import project_spent
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.pages import check_limit, cut, decode_cursor
-from giornata.control.ports.records import ProjectRecord
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.records import ProjectRecord
 from giornata.control.storage.datasets import max_pictures_of
 from giornata.control.text_limits import is_id
 from giornata.control.timestamps import instant
-from giornata.domain.audit_log import AuditVerb
-from giornata.domain.budget import month_of
+from giornata.domain.accounts.audit_log import AuditVerb
+from giornata.domain.billing.budget import month_of
 from giornata.domain.errors import Conflict, NotFound
-from giornata.domain.picture import SafetyPolicy
-from giornata.protocol.admin import CreateProject, Project, ProjectPage, SetLimits, SetSafety
+from giornata.domain.generation.picture import SafetyPolicy
+from giornata.protocol.project.admin import CreateProject, Project, ProjectPage, SetLimits, SetSafety
 
 
 def project_reply(tx: Transaction, ctx: Context, project: ProjectRecord) -> Project:

@@ -8,15 +8,15 @@ from datetime import UTC, datetime, timedelta
 from giornata.control.access.permissions import require_scope
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.ports.money_store import BilledHost, StayRecord, WorkRecord
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.money_store import BilledHost, StayRecord, WorkRecord
 from giornata.control.timestamps import instant
-from giornata.domain.accounting import account, preparation_ms
-from giornata.domain.costs import PARTS, Bill, BilledAttempt, Interval, Split, add, split
+from giornata.domain.billing.accounting import account, preparation_ms
+from giornata.domain.billing.costs import PARTS, Bill, BilledAttempt, Interval, Split, add, split
+from giornata.domain.billing.money import MICRO_USD, cost_per_step_micro_usd
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.domain.money import MICRO_USD, cost_per_step_micro_usd
-from giornata.domain.reasons import Reason
-from giornata.protocol.admin import Costs, FleetCosts, Scope, WorkCosts
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.project.admin import Costs, FleetCosts, Scope, WorkCosts
 
 USUAL = timedelta(days=30)
 LONGEST = timedelta(days=366)

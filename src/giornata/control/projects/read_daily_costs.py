@@ -7,8 +7,8 @@ from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.text_limits import label_faults
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.protocol.admin import Scope
-from giornata.protocol.daily_costs import DailyCost, DailyCosts
+from giornata.protocol.project.admin import Scope
+from giornata.protocol.project.daily_costs import DailyCost, DailyCosts
 
 USUAL_DAYS = 30
 MOST_DAYS = 366

@@ -11,23 +11,30 @@ from giornata.control.audit_log.record import record_call
 from giornata.control.budgets.budgets import pause_job, project_spent, require_room, resume_job, told, used_up
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.jobs.read_jobs import own_job, read_job
+from giornata.control.jobs.reading.read_jobs import own_job, read_job
 from giornata.control.jobs.settle_sweep import settle_sweep
-from giornata.control.ports.money_store import PausedJob
-from giornata.control.ports.records import JobRecord
+from giornata.control.ports.node_queries.work_rows import JobRow, NewEvent
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_rows import JobRow, NewEvent
+from giornata.control.ports.user_queries.money_store import PausedJob
+from giornata.control.ports.user_queries.records import JobRecord
 from giornata.control.projects.projects import read_project
 from giornata.control.text_limits import is_id
-from giornata.domain.audit_log import AuditVerb
-from giornata.domain.budget import Budget, Payer, ProjectLimits, first_used_up, project_budgets, reservation_micro_usd
+from giornata.domain.accounts.audit_log import AuditVerb
+from giornata.domain.billing.budget import (
+    Budget,
+    Payer,
+    ProjectLimits,
+    first_used_up,
+    project_budgets,
+    reservation_micro_usd,
+)
 from giornata.domain.errors import IllegalTransition, NotFound
-from giornata.domain.job import TERMINAL, JobState
-from giornata.domain.picture import ORDER_KINDS
-from giornata.domain.sweep import SWEEP_KIND
-from giornata.protocol.admin import Project, Scope, SetBudget
+from giornata.domain.generation.picture import ORDER_KINDS
+from giornata.domain.jobs.job import TERMINAL, JobState
+from giornata.domain.jobs.sweep import SWEEP_KIND
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import ChangeJob, Job
+from giornata.protocol.project.admin import Project, Scope, SetBudget
 
 # Jobs in one transaction: a long one would hold up the heartbeats.
 AT_ONCE = 500

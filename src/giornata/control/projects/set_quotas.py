@@ -5,16 +5,16 @@ from giornata.control.audit_log.record import record_call
 from giornata.control.budgets.budgets import project_spent
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.ports.records import ProjectRecord
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.records import ProjectRecord
 from giornata.control.quotas.use import drawn_bytes
 from giornata.control.text_limits import is_id
 from giornata.control.timestamps import instant
-from giornata.domain.audit_log import AuditVerb
-from giornata.domain.budget import month_end_ms
+from giornata.domain.accounts.audit_log import AuditVerb
+from giornata.domain.billing.budget import month_end_ms
+from giornata.domain.billing.quotas import QUOTA_NAMES, day_start_ms
 from giornata.domain.errors import NotFound
-from giornata.domain.quotas import QUOTA_NAMES, day_start_ms
-from giornata.protocol.quotas import LimitUse, ProjectQuotas, SetQuotas
+from giornata.protocol.project.quotas import LimitUse, ProjectQuotas, SetQuotas
 
 
 def read_quotas(ctx: Context, caller: Caller, project_id: str) -> ProjectQuotas:

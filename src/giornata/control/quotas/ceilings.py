@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from giornata.control.context import Foundations
-from giornata.control.ports.records import JobRecord, QueueView
+from giornata.control.ports.node_queries.work_rows import JobRow, Taking
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_rows import JobRow, Taking
+from giornata.control.ports.user_queries.records import JobRecord, QueueView
 from giornata.domain.errors import Unavailable
-from giornata.domain.picture import ORDER_KINDS
+from giornata.domain.generation.picture import ORDER_KINDS
 
 
 def ceilings(tx: Transaction, ctx: Foundations, *, at_ms: int) -> Mapping[str, int]:

@@ -2,9 +2,9 @@
 
 from giornata.control.caller import Caller
 from giornata.control.context import Foundations
+from giornata.control.memory.request_rates import RateStanding
 from giornata.control.quotas.use import quotas_of
-from giornata.control.request_rates import RateStanding
-from giornata.domain.quotas import Quotas
+from giornata.domain.billing.quotas import Quotas
 
 
 def read_quotas(ctx: Foundations, caller: Caller) -> Quotas:

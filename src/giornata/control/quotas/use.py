@@ -6,8 +6,7 @@ place. Nothing is counted for a project without such a limit.
 
 from giornata.control.context import Foundations
 from giornata.control.ports.store import Transaction
-from giornata.domain.errors import OverQuota
-from giornata.domain.quotas import (
+from giornata.domain.billing.quotas import (
     NO_QUOTAS,
     NO_USE,
     UNLIMITED,
@@ -18,6 +17,7 @@ from giornata.domain.quotas import (
     day_start_ms,
     over_quota,
 )
+from giornata.domain.errors import OverQuota
 
 
 def quotas_of(tx: Transaction, project_id: str) -> Quotas:

@@ -10,15 +10,15 @@ from giornata.control.audit_log.record import record_call
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.pages import check_limit, decode_cursor, next_cursor
-from giornata.control.ports.records import BlobRecord, DatasetRecord, ItemRecord, ProjectRecord
+from giornata.control.ports.user_queries.records import BlobRecord, DatasetRecord, ItemRecord, ProjectRecord
 from giornata.control.storage.inspect_blobs import inspect_blobs
 from giornata.control.storage.item_faults import item_faults, missing_faults
 from giornata.control.text_limits import is_id, label_faults
 from giornata.control.timestamps import instant
-from giornata.domain.audit_log import AuditVerb
-from giornata.domain.datasets import usage_words
+from giornata.domain.accounts.audit_log import AuditVerb
 from giornata.domain.errors import InvalidInput, NotFound
-from giornata.protocol.admin import Scope
+from giornata.domain.files.datasets import usage_words
+from giornata.protocol.project.admin import Scope
 from giornata.protocol.uploads import CreateDataset, Dataset, DatasetItem, DatasetPage
 
 

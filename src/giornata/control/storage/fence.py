@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from giornata.control.context import Context
+from giornata.control.ports.node_queries.work_rows import AttemptRow, JobRow
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.work_rows import AttemptRow, JobRow
 from giornata.domain.errors import Conflict, LeaseLost
 
 

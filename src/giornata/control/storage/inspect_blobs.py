@@ -9,9 +9,9 @@ from typing import Any
 
 from giornata.control.context import Context
 from giornata.control.ports.pictures import Inspection
-from giornata.control.ports.records import BlobRecord
-from giornata.domain.datasets import picture_notes
+from giornata.control.ports.user_queries.records import BlobRecord
 from giornata.domain.errors import BlobMissing, Fault
+from giornata.domain.files.datasets import picture_notes
 from giornata.protocol.uploads import DatasetItem
 
 BATCH = 16  # pictures that lie on the server's disk at one time

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from giornata.control.policy import Policy
-from giornata.control.ports.records import BlobRecord
+from giornata.control.ports.user_queries.records import BlobRecord
 from giornata.control.text_limits import text_faults
 from giornata.domain.errors import Fault
 from giornata.protocol.uploads import DatasetItem

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from giornata.control.context import Context
-from giornata.control.ports.records import BlobRecord, StandingRecord
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.records import BlobRecord, StandingRecord
 from giornata.domain.errors import BlobMissing, Unavailable
 
 AT_ONCE = 16

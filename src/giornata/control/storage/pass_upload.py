@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from giornata.control.access.permissions import require_scope
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.ports.records import UploadRecord
+from giornata.control.ports.user_queries.records import UploadRecord
 from giornata.control.text_limits import is_id
 from giornata.domain.errors import BlobMismatch, Conflict, NotFound, TooLarge
-from giornata.protocol.admin import Scope
+from giornata.protocol.project.admin import Scope
 
 
 def pass_upload(ctx: Context, caller: Caller, upload_id: str, chunks: Iterable[bytes]) -> None:

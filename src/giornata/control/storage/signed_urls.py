@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from giornata.control.context import Context
 from giornata.control.ports.blobs import SignedRequest
-from giornata.control.ports.records import UploadRecord
-from giornata.domain.transfers import plan_parts
+from giornata.control.ports.user_queries.records import UploadRecord
+from giornata.domain.files.transfers import plan_parts
 from giornata.protocol.uploads import Download, SignedPart, SignedUrl, UploadTicket
 
 

@@ -7,9 +7,9 @@ from giornata.control.access.permissions import require_scope
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.storage.inspect_blobs import picture_sides
-from giornata.domain.buckets import bucket_sizes, target_size
 from giornata.domain.errors import BlobMissing, Fault, NotFound, TooLarge
-from giornata.protocol.admin import Scope
+from giornata.domain.files.buckets import bucket_sizes, target_size
+from giornata.protocol.project.admin import Scope
 from giornata.protocol.specs import TrainSpec
 
 SIGNATURES: Mapping[bytes, str] = {

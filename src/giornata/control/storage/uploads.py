@@ -10,18 +10,19 @@ from dataclasses import dataclass
 from giornata.control.access.permissions import require_scope
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.ports.records import BlobRecord, UploadRecord
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.records import BlobRecord, UploadRecord
 from giornata.control.quotas.use import require_stored_room
 from giornata.control.storage.look_at_bytes import missing, note_look
 from giornata.control.storage.signed_urls import download, ticket
 from giornata.control.storage.verify_upload import verify_upload
 from giornata.control.text_limits import is_id
 from giornata.control.timestamps import instant
+from giornata.domain.billing.quotas import refusal_of
 from giornata.domain.errors import BlobMissing, Fault, InvalidInput, LeaseLost, NotFound, collecting
-from giornata.domain.quotas import refusal_of
-from giornata.domain.transfers import plan_parts
-from giornata.protocol.admin import Scope
+from giornata.domain.files.transfers import plan_parts
+from giornata.protocol.node.work import CacheReply, CommitCache, Committed
+from giornata.protocol.project.admin import Scope
 from giornata.protocol.uploads import (
     Blob,
     CompleteUpload,
@@ -31,7 +32,6 @@ from giornata.protocol.uploads import (
     UploadRequest,
     UploadTicket,
 )
-from giornata.protocol.work import CacheReply, CommitCache, Committed
 
 MOST_PARTS_PER_REQUEST = 4000
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}", re.ASCII)

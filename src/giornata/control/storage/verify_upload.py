@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from giornata.control.context import Context
-from giornata.control.ports.records import BlobRecord, UploadRecord
+from giornata.control.ports.user_queries.records import BlobRecord, UploadRecord
 from giornata.control.text_limits import is_id
 from giornata.domain.errors import BlobMismatch, BlobMissing
 

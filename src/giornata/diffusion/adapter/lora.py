@@ -37,7 +37,7 @@ from giornata.diffusion.adapter.dropping import Dropping
 from giornata.diffusion.base.models import BaseModel
 from giornata.diffusion.draws.randomness import uniform
 from giornata.domain.errors import Fault, WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.adapter import TEXT_TARGETS, AdapterType
 from giornata.protocol.training.objective import has_dropout

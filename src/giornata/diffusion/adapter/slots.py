@@ -40,7 +40,7 @@ from giornata.diffusion.adapter.slot_layout import SlotLayout, SlotScaling, Tens
 from giornata.diffusion.base.eight_bits import EightBitLinear
 from giornata.diffusion.base.models import BaseModel
 from giornata.domain.errors import Fault, WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.objective import has_dropout
 

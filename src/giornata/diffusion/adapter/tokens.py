@@ -21,7 +21,7 @@ from giornata.diffusion.base.models import BaseModel
 from giornata.diffusion.draws.randomness import normal
 from giornata.diffusion.encode.extended_embedding import ExtendedEmbedding
 from giornata.domain.errors import Fault, WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.train_fields import words_of
 

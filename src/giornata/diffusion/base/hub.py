@@ -29,7 +29,7 @@ from pydantic import SecretStr
 
 from giornata.diffusion.families import family_of_index
 from giornata.domain.errors import Fault, WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.training.model_names import HubFile
 
 # ---- the cache of this machine, within a bound: the least recently used repositories go first

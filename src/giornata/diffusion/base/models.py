@@ -30,7 +30,7 @@ from giornata.diffusion.base.single_file import (
 )
 from giornata.diffusion.families import Family
 from giornata.domain.errors import Fault, WorkloadFailed, in_short
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.specs import TrainSpec, model_key
 from giornata.protocol.training.model_names import hub_file, is_single_file, looks_like_path
 

@@ -19,7 +19,7 @@ from diffusers.models.resnet import ResnetBlock2D
 from torch import nn
 
 from giornata.diffusion.base.eight_bits import EightBitConv2d
-from giornata.domain.caption_length import CHUNK
+from giornata.domain.files.caption_length import CHUNK
 
 PROMPT_TOKENS = 77
 LATENT_SCALE = 8

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from giornata.diffusion.draws import randomness
-from giornata.domain.buckets import Size
+from giornata.domain.files.buckets import Size
 
 Role = Literal["instance", "class"]
 

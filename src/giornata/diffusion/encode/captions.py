@@ -26,9 +26,9 @@ from giornata.diffusion.draws.randomness import permutation, uniform
 from giornata.diffusion.draws.sample_order import Role
 from giornata.diffusion.encode.scratch_file import ScratchFile, ScratchRow
 from giornata.diffusion.families import SDXL, Family
-from giornata.domain import caption_length
-from giornata.domain.caption_length import CHUNK
 from giornata.domain.errors import Fault
+from giornata.domain.files import caption_length
+from giornata.domain.files.caption_length import CHUNK
 
 EMBEDDING_MEMORY_BYTES = 2**28
 """Some 800 captions of SDXL in 16 bits."""

@@ -18,7 +18,7 @@ import torch
 from giornata.diffusion.base import memory
 from giornata.diffusion.encode import pixels
 from giornata.diffusion.encode.latent_store import LatentEntry
-from giornata.domain.buckets import Size
+from giornata.domain.files.buckets import Size
 
 MOST_ROWS = 8
 """The rows beyond which a batch gains nothing; a guess, for no GPU was at hand."""

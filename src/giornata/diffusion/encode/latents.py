@@ -27,7 +27,7 @@ from giornata.diffusion.encode import pixels
 from giornata.diffusion.encode.latent_batches import LatentBatches, RowsOf, one_row
 from giornata.diffusion.encode.latent_store import LatentEntry, LatentStore
 from giornata.diffusion.encode.pixels import CropPlacement
-from giornata.domain.buckets import Size, bucket_sizes, target_size
+from giornata.domain.files.buckets import Size, bucket_sizes, target_size
 from giornata.protocol.specs import TrainSpec
 
 __all__ = [

@@ -1,8 +1,8 @@
 """Prompts as chunks of 75 tokens with weights, as CLIP's text encoders read them.
 
-The grammar is that of `giornata.domain.prompt_grammar`: pieces of text with weights, in sections that BREAK divides.
-A section begins a chunk. Text that does not fit goes on in the next chunk, at any token. The vectors of a textual
-inversion stand together in one chunk.
+The grammar is that of `giornata.domain.generation.prompt_grammar`: pieces of text with weights, in sections that
+BREAK divides. A section begins a chunk. Text that does not fit goes on in the next chunk, at any token. The vectors
+of a textual inversion stand together in one chunk.
 """
 
 import re
@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from giornata.domain.caption_length import CHUNK
-from giornata.domain.prompt_grammar import parse
+from giornata.domain.files.caption_length import CHUNK
+from giornata.domain.generation.prompt_grammar import parse
 
 
 @dataclass(slots=True)

@@ -33,9 +33,9 @@ from giornata.diffusion.tensor_file import (
     read_tensors,
     write_tensor_file,
 )
-from giornata.domain.datasets import usage_words
 from giornata.domain.errors import Fault, WorkloadFailed, in_short
-from giornata.domain.reasons import Reason
+from giornata.domain.files.datasets import usage_words
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 
 FORMAT = 1

@@ -32,7 +32,7 @@ from giornata.diffusion.files.kohya_file import ALPHA, kohya_layers, kohya_parts
 from giornata.diffusion.files.lora_facts import LoraFacts, kohya_metadata
 from giornata.diffusion.tensor_file import data_sha256, safetensors_bytes, write_durably
 from giornata.domain.errors import Fault, WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.training.file_names import embeddings_file, lora_file
 
 Format = Literal["kohya", "diffusers"]

@@ -20,8 +20,8 @@ from giornata.diffusion.base.models import BaseModel
 from giornata.diffusion.encode.prompt_embeds import TextualInversion
 from giornata.diffusion.families import SD15, SDXL
 from giornata.diffusion.tensor_file import read_tensors, sha256_of_file
-from giornata.domain.caption_length import CHUNK
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.files.caption_length import CHUNK
 
 EMB_PARAMS = "emb_params"
 PICKLE_BEGINNINGS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x04", b"\x80\x05")

@@ -21,7 +21,7 @@ from giornata.diffusion.base.models import BaseModel
 from giornata.diffusion.draws import randomness
 from giornata.diffusion.encode.captions import Embedding, encode
 from giornata.diffusion.sampling.grid_layout import Group, SheetRow, cell_side_px, compose_sheet
-from giornata.domain.caption_length import CHUNK
+from giornata.domain.files.caption_length import CHUNK
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.train_fields import spoken
 

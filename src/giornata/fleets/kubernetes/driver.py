@@ -23,8 +23,8 @@ from typing import Any
 from kubernetes.client import ApiClient
 
 from giornata.control.ports.fleet import Instance, Limits, Outdated, Price
+from giornata.domain.billing.money import MICRO_USD
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone, InvalidInput
-from giornata.domain.money import MICRO_USD
 from giornata.fleets.kubernetes.calls import Calls, open_cluster
 from giornata.fleets.kubernetes.errors import Expired, Missing, ObjectConflict
 from giornata.fleets.kubernetes.options import FLEET_LABEL, KubernetesOptions

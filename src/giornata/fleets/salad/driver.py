@@ -9,8 +9,8 @@ from typing import Any
 
 from giornata.control.ports.fleet import Instance, InstanceState, Limits, Outdated, Price
 from giornata.control.ports.identities import WorkloadIdentities
+from giornata.domain.billing.money import MICRO_USD
 from giornata.domain.errors import FleetRefused, FleetUnavailable, InstanceGone
-from giornata.domain.money import MICRO_USD
 from giornata.fleets.opening import NodeWork
 from giornata.fleets.salad.calls import Document, GroupCalls, SaladCalls
 from giornata.fleets.salad.container_groups import (

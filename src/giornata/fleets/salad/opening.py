@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 
 from giornata.control.ports.identities import WorkloadIdentities
+from giornata.domain.billing.money import MICRO_USD
 from giornata.domain.errors import Fault, FleetRefused, GiornataError, InvalidInput
-from giornata.domain.money import MICRO_USD
 from giornata.fleets.opening import FleetDependencies, faults_of_environment
 from giornata.fleets.salad.calls import SaladCalls
 from giornata.fleets.salad.client import RateLimiter, RetryPauses, SaladClient, rate_limiter_of

@@ -6,8 +6,8 @@ from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from typing import Any
 
 from giornata.control.ports.fleet import Instance, InstanceState, Limits
+from giornata.domain.billing.money import MICRO_USD
 from giornata.domain.errors import FleetRefused, FleetUnavailable
-from giornata.domain.money import MICRO_USD
 from giornata.fleets.salad.calls import Document
 from giornata.fleets.salad.options import SaladOptions
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from giornata.control.ports.fleet import Instance, Limits, Outdated, Price
+from giornata.domain.billing.money import MICRO_USD
 from giornata.domain.errors import Fault, FleetRefused, FleetUnavailable, InstanceGone, InvalidInput, install_hint
-from giornata.domain.money import MICRO_USD
 from giornata.fleets.opening import FleetDependencies, NodeWork, faults_of_environment
 from giornata.fleets.skypilot.clouds import SkyPilotCluster, asking, check_enabled_clouds, faults_of_clouds, said
 from giornata.fleets.skypilot.task import NodeFacts, SkyPilotOptions, faults_of_source, task_of

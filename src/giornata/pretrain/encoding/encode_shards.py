@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from giornata.domain.buckets import Size
+from giornata.domain.files.buckets import Size
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.manifest import Manifest, json_bytes
 from giornata.pretrain.data.shards import read_rows, write_shard

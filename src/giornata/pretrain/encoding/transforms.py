@@ -18,7 +18,7 @@ from PIL.Image import Image
 from giornata.diffusion.draws import randomness
 from giornata.diffusion.encode import pixels
 from giornata.diffusion.encode.decoding import Undecodable, decode
-from giornata.domain.buckets import Size, bucket_sizes, nearest
+from giornata.domain.files.buckets import Size, bucket_sizes, nearest
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.manifest import Manifest
 from giornata.protocol.pretraining import Data

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from giornata.domain.buckets import Size
+from giornata.domain.files.buckets import Size
 from giornata.pretrain.data import columns
 from giornata.pretrain.feeding.ledger import Use
 from giornata.protocol.pretraining import LATENT_SIDE_PX

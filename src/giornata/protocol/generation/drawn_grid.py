@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from giornata.domain.job import TERMINAL, JobState
-from giornata.domain.picture import PictureState
+from giornata.domain.generation.picture import PictureState
+from giornata.domain.jobs.job import TERMINAL, JobState
 from giornata.protocol.generation.expand import planned_pictures
 from giornata.protocol.generation.grid import GRID_KIND, GridSpec, grid_cell
 from giornata.protocol.generation.picture_fields import PictureFields
 from giornata.protocol.generation.specs import GENERATE_KIND, MAX_PICTURES
 from giornata.protocol.jobs import Job
-from giornata.protocol.order_pictures import OrderPicture
+from giornata.protocol.orders.order_pictures import OrderPicture
 
 RETRIED_GRID, RETRIED_CELLS = "retries-grid", "retries-cells"
 """Labels of an order that draws cells of a grid again: the grid's id, and the cells' numbers, such as `3,17-40`."""

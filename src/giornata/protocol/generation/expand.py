@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.domain.fleet_models import BaseFiles
-from giornata.domain.prompt_choices import draw_prompt
-from giornata.domain.prompt_loras import PromptLora, without_loras
+from giornata.domain.generation.fleet_models import BaseFiles
+from giornata.domain.generation.prompt_choices import draw_prompt
+from giornata.domain.generation.prompt_loras import PromptLora, without_loras
 from giornata.protocol.generation.grid import GRID_KIND, PROMPTS, GridSpec, cell_changes, cell_count
 from giornata.protocol.generation.picture import MAX_SEED, PictureParams
 from giornata.protocol.generation.preprocess import (

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import AliasChoices, BeforeValidator, Field, StringConstraints, WithJsonSchema, model_validator
 
-from giornata.domain.prompt_choices import WILDCARD_NAME
-from giornata.domain.prompt_loras import without_loras
+from giornata.domain.generation.prompt_choices import WILDCARD_NAME
+from giornata.domain.generation.prompt_loras import without_loras
 from giornata.protocol.generation.picture import MAX_PROMPT_CHARS, GeneratePrompt, ModelUse
 from giornata.protocol.generation.picture_fields import PictureChanges, PictureFields
 

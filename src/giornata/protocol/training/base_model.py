@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import AliasChoices, Field, model_validator
 
 from giornata.protocol.model import Message, ModelName, Sha256
-from giornata.protocol.secrets import SecretName
+from giornata.protocol.project.secrets import SecretName
 
 
 class BaseQuantization(StrEnum):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, BeforeValidator, Field, StringConstraints
 
 from giornata.protocol.model import Message, Prompt
-from giornata.protocol.secrets import SecretName
+from giornata.protocol.project.secrets import SecretName
 from giornata.protocol.training.file_names import OutputName
 
 

@@ -1,6 +1,6 @@
 """All fields of a training job, and what is computed from several sections of them."""
 
-from giornata.domain.caption_length import Count, longest_order
+from giornata.domain.files.caption_length import Count, longest_order
 from giornata.protocol.training.adapter import AdapterFields
 from giornata.protocol.training.base_model import BaseModelFields
 from giornata.protocol.training.data import DataFields, HeldOutFields, PriorFields

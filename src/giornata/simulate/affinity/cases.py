@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
-from giornata.domain.model_routing import RoutingPolicy
+from giornata.domain.generation.model_routing import RoutingPolicy
 from giornata.simulate.affinity.bounds import fewest_loads, random_loads, shortest_drain_s
 from giornata.simulate.affinity.routed_fleet import RoutedFleet, Served
 from giornata.simulate.affinity.setting import AffinitySetting

@@ -1,4 +1,4 @@
-"""A fleet of nodes with models, played by the policy of `giornata.domain.model_routing`.
+"""A fleet of nodes with models, played by the policy of `giornata.domain.generation.model_routing`.
 
 The claims of the server ask the same functions: a test plays a small fleet through the real store, and finds the same
 loads.
@@ -14,7 +14,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from giornata.domain.model_routing import (
+from giornata.domain.generation.model_routing import (
     BaseChoice,
     BaseDemand,
     HeldBases,
@@ -57,7 +57,7 @@ class Served:
 
 
 class RequestQueue:
-    """The requests that wait, by base. Implements `giornata.domain.model_routing.PictureDemand`."""
+    """The requests that wait, by base. Implements `giornata.domain.generation.model_routing.PictureDemand`."""
 
     def __init__(self, setting: AffinitySetting) -> None:
         self._setting = setting

@@ -6,7 +6,7 @@ the rules quarantine is out for good.
 
 from dataclasses import dataclass, field
 
-from giornata.domain.audits import (
+from giornata.domain.jobs.audits import (
     AuditMachine,
     AuditParty,
     AuditPolicy,
@@ -18,9 +18,9 @@ from giornata.domain.audits import (
     is_audited,
     share_of,
 )
-from giornata.domain.health import Failure, HealthPolicy, MachineHealth, MachineState, failed, newcomer
+from giornata.domain.jobs.reasons import Reason
+from giornata.domain.machines.health import Failure, HealthPolicy, MachineHealth, MachineState, failed, newcomer
 from giornata.domain.named_draws import drawn_share
-from giornata.domain.reasons import Reason
 
 TRUTH = "truth"
 STRETCH_MS = 300_000

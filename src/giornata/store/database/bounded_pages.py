@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from giornata.control.ports.records import Rows
+from giornata.control.ports.user_queries.records import Rows
 
 _R = TypeVar("_R")
 _SIZE, _UP_TO, _FOUND = "size_bytes_of_row", "bytes_up_to_row", "rows_found"

@@ -6,10 +6,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import end_of_life_store
-from giornata.control.ports.end_of_life_store import DeletionRecord, TakenBlob, TakenRows
-from giornata.domain.job import TERMINAL
-from giornata.domain.quotas import QUOTA_NAMES
+from giornata.control.ports.user_queries import end_of_life_store
+from giornata.control.ports.user_queries.end_of_life_store import DeletionRecord, TakenBlob, TakenRows
+from giornata.domain.billing.quotas import QUOTA_NAMES
+from giornata.domain.jobs.job import TERMINAL
 from giornata.protocol.specs import AUDIT_KIND, VALIDATE_KIND
 from giornata.store.database.rows import Queries, columns, record_of
 from giornata.store.end_of_life.rows_of_jobs import (

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from giornata.control.ports import end_of_life_store
-from giornata.control.ports.end_of_life_store import PinRecord
+from giornata.control.ports.user_queries import end_of_life_store
+from giornata.control.ports.user_queries.end_of_life_store import PinRecord
 from giornata.store.database.rows import Queries
 from giornata.store.schema import checkpoints, datasets, jobs
 

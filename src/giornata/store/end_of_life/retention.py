@@ -10,10 +10,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import end_of_life_store
-from giornata.control.ports.end_of_life_store import AgedRows, TakenRows
-from giornata.domain.job import TERMINAL
-from giornata.domain.retention import KeptClass, Retention, read_retention
+from giornata.control.ports.user_queries import end_of_life_store
+from giornata.control.ports.user_queries.end_of_life_store import AgedRows, TakenRows
+from giornata.domain.files.retention import KeptClass, Retention, read_retention
+from giornata.domain.jobs.job import TERMINAL
 from giornata.store.database.rows import Queries
 from giornata.store.end_of_life.deletions import DATASET_FIELDS
 from giornata.store.end_of_life.rows_of_jobs import HAS_BYTES, picture_objects, told_events

@@ -5,9 +5,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.end_of_life_store import TakenRows
-from giornata.control.ports.records import UploadRecord
-from giornata.domain.picture import PictureState, picture_key
+from giornata.control.ports.user_queries.end_of_life_store import TakenRows
+from giornata.control.ports.user_queries.records import UploadRecord
+from giornata.domain.generation.picture import PictureState, picture_key
 from giornata.store.database.rows import columns, record_of
 from giornata.store.schema import (
     artifacts,

@@ -7,10 +7,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import work_store
-from giornata.control.ports.work_rows import AttemptRow, Beginning, Earlier
-from giornata.domain.machine_ids import AT
-from giornata.domain.reasons import INTERRUPTION, Reason
+from giornata.control.ports.node_queries import work_store
+from giornata.control.ports.node_queries.work_rows import AttemptRow, Beginning, Earlier
+from giornata.domain.jobs.reasons import INTERRUPTION, Reason
+from giornata.domain.machines.machine_ids import AT
 from giornata.store.database.rows import ROWS, Queries, among, bind_each, row_list, types_of, update_rows
 from giornata.store.schema import attempts, events, ledger
 
@@ -190,7 +190,7 @@ def _attempt(row: sa.Row[Any]) -> AttemptRow:
 
 
 def begin_each(connection: sa.Connection, dialect_name: str, begun: Sequence[Beginning]) -> None:
-    """Insert attempts with bills and events; see `giornata.control.ports.work_store.Attempts`."""
+    """Insert attempts with bills and events; see `giornata.control.ports.node_queries.work_store.Attempts`."""
     rows = [
         {
             **dict(zip(AttemptRow.__slots__, _values(each.attempt), strict=True)),

@@ -1,10 +1,10 @@
 """The statement that hands out jobs.
 
-The order is that of `domain.routing.rank`. Each kind has one branch that reads the head of ix_jobs_queue, one that
-reads the head of ix_jobs_pinned for the jobs of this very machine, and one for each model that the node holds that
-reads the head of ix_jobs_queue_model; the best of these heads is the best of the queue: the first by rank is either a
-job of this machine, or a job of a held model, and then the head of that branch, or neither, and then no other job can
-stand before it in its kind's branch. So a claim costs a few index probes however long the queue is.
+The order is that of `domain.jobs.routing.rank`. Each kind has one branch that reads the head of ix_jobs_queue, one
+that reads the head of ix_jobs_pinned for the jobs of this very machine, and one for each model that the node holds
+that reads the head of ix_jobs_queue_model; the best of these heads is the best of the queue: the first by rank is
+either a job of this machine, or a job of a held model, and then the head of that branch, or neither, and then no
+other job can stand before it in its kind's branch. So a claim costs a few index probes however long the queue is.
 
 A claim for a companion, which names a joint key, has one branch for each kind, which reads the head of
 ix_jobs_queue_joint: jobs of one key are on one model, so held models decide nothing; and what is for one machine
@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from giornata.control.ports.work_rows import Taking, Wanted
-from giornata.domain.routing import AFFINITY_WINDOW, ENDLESS_BYTES
+from giornata.control.ports.node_queries.work_rows import Taking, Wanted
+from giornata.domain.jobs.routing import AFFINITY_WINDOW, ENDLESS_BYTES
 from giornata.protocol.specs import AUDIT_KIND
 from giornata.store.database.rows import among
 from giornata.store.schema import bans, jobs

@@ -9,8 +9,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import user_store
-from giornata.control.ports.records import (
+from giornata.control.ports.user_queries import user_store
+from giornata.control.ports.user_queries.records import (
     ArtifactRecord,
     AttemptRecord,
     CheckpointRecord,
@@ -24,10 +24,10 @@ from giornata.control.ports.records import (
     QueueView,
     Rows,
 )
-from giornata.control.ports.user_store import Before
-from giornata.domain.money import MS_PER_HOUR
-from giornata.domain.picture import offered_kind
-from giornata.domain.reasons import Reason
+from giornata.control.ports.user_queries.user_store import Before
+from giornata.domain.billing.money import MS_PER_HOUR
+from giornata.domain.generation.picture import offered_kind
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.jobs import JobPart
 from giornata.protocol.specs import AUDIT_KIND, CANARY_KIND
 from giornata.store.database.bounded_pages import bounded, rows_of, size_of

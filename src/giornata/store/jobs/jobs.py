@@ -7,10 +7,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import work_store
-from giornata.control.ports.work_rows import JobRow, QueuedDemand, Taking, Wanted
+from giornata.control.ports.node_queries import work_store
+from giornata.control.ports.node_queries.work_rows import JobRow, QueuedDemand, Taking, Wanted
 from giornata.domain.errors import IllegalTransition
-from giornata.domain.job import JobEvent, JobState, next_state, sources
+from giornata.domain.jobs.job import JobEvent, JobState, next_state, sources
 from giornata.store import schema
 from giornata.store.database.rows import ROWS, Queries, among, row_list, types_of, update_rows
 from giornata.store.jobs.claiming import (

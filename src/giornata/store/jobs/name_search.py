@@ -4,7 +4,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.user_store import Before
+from giornata.control.ports.user_queries.user_store import Before
 from giornata.store.schema import jobs
 
 

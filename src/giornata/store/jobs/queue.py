@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from giornata.control.ports.work_rows import QueuedDemand, Wanted
-from giornata.domain.routing import ENDLESS_BYTES
+from giornata.control.ports.node_queries.work_rows import QueuedDemand, Wanted
+from giornata.domain.jobs.routing import ENDLESS_BYTES
 from giornata.store.jobs.claiming import (
     FOR_ANYONE,
     PINNED,
@@ -52,7 +52,7 @@ def is_claimable(connection: sa.Connection, wanted: Wanted) -> bool:
 
 
 def why_nothing(connection: sa.Connection, wanted: Wanted) -> str:
-    """Return why a claim finds nothing; see `giornata.control.ports.work_store.Jobs`."""
+    """Return why a claim finds nothing; see `giornata.control.ports.node_queries.work_store.Jobs`."""
     if is_claimable(connection, wanted):
         return "empty-queue"  # the last one is just being taken by somebody else
     if wanted.passed_over and is_claimable(connection, replace(wanted, passed_over=())):
@@ -133,7 +133,7 @@ class _Asked(NamedTuple):
 
 
 def read_demand(connection: sa.Connection) -> list[QueuedDemand]:
-    """Return the queued jobs by their needs; see `giornata.control.ports.work_store.Jobs`."""
+    """Return the queued jobs by their needs; see `giornata.control.ports.node_queries.work_store.Jobs`."""
     counts: Counter[_Asked] = Counter()
     for row in connection.execute(COUNTED):
         counts[_Asked(row.kind, row.min_vram_bytes, row.project_id)] = row.number

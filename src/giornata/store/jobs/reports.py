@@ -5,8 +5,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import work_store
-from giornata.control.ports.work_rows import AttemptRow, JobRow, NewEvent
+from giornata.control.ports.node_queries import work_store
+from giornata.control.ports.node_queries.work_rows import AttemptRow, JobRow, NewEvent
 from giornata.protocol.events import EventType
 from giornata.store import schema
 from giornata.store.database.rows import Queries, insert_for, insert_rows

@@ -7,8 +7,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import work_store
-from giornata.control.ports.work_rows import ArtifactRow, BlobRow, CheckpointRow, JobRow
+from giornata.control.ports.node_queries import work_store
+from giornata.control.ports.node_queries.work_rows import ArtifactRow, BlobRow, CheckpointRow, JobRow
 from giornata.store.database.rows import Queries, among, insert_for
 from giornata.store.schema import artifacts, blobs, checkpoints
 

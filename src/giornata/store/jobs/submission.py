@@ -5,10 +5,10 @@ from dataclasses import asdict
 
 import sqlalchemy as sa
 
-from giornata.control.ports import user_store
-from giornata.control.ports.records import JobRecord, OrderFile
-from giornata.domain.job import TERMINAL
-from giornata.domain.routing import Turns
+from giornata.control.ports.user_queries import user_store
+from giornata.control.ports.user_queries.records import JobRecord, OrderFile
+from giornata.domain.jobs.job import TERMINAL
+from giornata.domain.jobs.routing import Turns
 from giornata.store import schema
 from giornata.store.database.rows import Queries, columns, insert_rows, insert_unless_there, record_of
 from giornata.store.jobs.turns import read_turns

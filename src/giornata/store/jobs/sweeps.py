@@ -6,10 +6,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import sweep_store
-from giornata.control.ports.records import ArtifactRecord, JobRecord
-from giornata.control.ports.sweep_store import OpenSweep, SweptRow
-from giornata.domain.job import JobState
+from giornata.control.ports.user_queries import sweep_store
+from giornata.control.ports.user_queries.records import ArtifactRecord, JobRecord
+from giornata.control.ports.user_queries.sweep_store import OpenSweep, SweptRow
+from giornata.domain.jobs.job import JobState
 from giornata.protocol.training.file_names import BY_STEP, SAMPLES
 from giornata.store.database.rows import Queries, columns, record_of
 from giornata.store.money.budgets import Spending

@@ -5,7 +5,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.domain.routing import RECENT, Turns
+from giornata.domain.jobs.routing import RECENT, Turns
 from giornata.store.jobs.claiming import FOR_ANYONE, QUEUED, Text
 from giornata.store.schema import jobs
 
@@ -51,7 +51,7 @@ TURNS = _turns()
 
 
 def read_turns(connection: sa.Connection, *, project_id: str, kind: str, priority: int) -> Turns:
-    """Return the turns behind a new job's turn; see `giornata.control.ports.user_store.Submission`."""
+    """Return the turns behind a new job's turn; see `giornata.control.ports.user_queries.user_store.Submission`."""
     found: dict[str, list[int]] = {"head": [], "recent": [], "own": []}
     for what, turn in connection.execute(TURNS, {"project": project_id, "kind": kind, "priority": priority}):
         found[what].append(turn)

@@ -6,8 +6,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import user_store
-from giornata.control.ports.records import BlobRecord, CacheRecord, StandingRecord, UploadRecord
+from giornata.control.ports.user_queries import user_store
+from giornata.control.ports.user_queries.records import BlobRecord, CacheRecord, StandingRecord, UploadRecord
 from giornata.domain.errors import Unavailable
 from giornata.store.database.rows import Queries, columns, insert_unless_there, record_of
 from giornata.store.schema import attempts, blobs, caches, jobs, uploads

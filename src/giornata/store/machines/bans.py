@@ -6,12 +6,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import machine_store
-from giornata.control.ports.machine_store import BannedJob, ConnectedNode
-from giornata.control.ports.work_rows import AttemptRow
-from giornata.domain.backoff import Ban
-from giornata.domain.reasons import Reason
-from giornata.domain.starts import NodeStart
+from giornata.control.ports.node_queries import machine_store
+from giornata.control.ports.node_queries.machine_store import BannedJob, ConnectedNode
+from giornata.control.ports.node_queries.work_rows import AttemptRow
+from giornata.domain.fleets.starts import NodeStart
+from giornata.domain.jobs.backoff import Ban
+from giornata.domain.jobs.reasons import Reason
 from giornata.store.database.rows import Queries, insert_for
 from giornata.store.jobs.claiming import FOR_ANYONE
 from giornata.store.machines.node_reads import replaced

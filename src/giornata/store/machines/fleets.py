@@ -1,4 +1,4 @@
-"""Fleets, their instances, and the nodes on them. See `giornata.control.ports.fleet_store`."""
+"""Fleets, their instances, and the nodes on them. See `giornata.control.ports.node_queries.fleet_store`."""
 
 import functools
 from collections import Counter
@@ -7,10 +7,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import fleet_store
-from giornata.control.ports.fleet_store import BilledRow, Deadline, FleetNode, FleetRow, InstanceRow, Joinable
-from giornata.domain.job import JobState
-from giornata.domain.starts import NodeStart
+from giornata.control.ports.node_queries import fleet_store
+from giornata.control.ports.node_queries.fleet_store import (
+    BilledRow,
+    Deadline,
+    FleetNode,
+    FleetRow,
+    InstanceRow,
+    Joinable,
+)
+from giornata.domain.fleets.starts import NodeStart
+from giornata.domain.jobs.job import JobState
 from giornata.store.database.rows import Queries, insert_for
 from giornata.store.jobs.claiming import FOR_ANYONE
 from giornata.store.schema import (

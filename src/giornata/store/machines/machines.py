@@ -7,13 +7,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import machine_store
 from giornata.control.ports.fleet import Instance
-from giornata.control.ports.machine_store import Engagement, LastNode, MachineKey, Outcomes, Reallocation
-from giornata.domain.health import Failure, MachineHealth, MachineState
-from giornata.domain.job import TERMINAL, JobState
-from giornata.domain.machine_ids import AT, own_name, owner_of
-from giornata.domain.reasons import BLAME, Blame, Reason
+from giornata.control.ports.node_queries import machine_store
+from giornata.control.ports.node_queries.machine_store import Engagement, LastNode, MachineKey, Outcomes, Reallocation
+from giornata.domain.jobs.job import TERMINAL, JobState
+from giornata.domain.jobs.reasons import BLAME, Blame, Reason
+from giornata.domain.machines.health import Failure, MachineHealth, MachineState
+from giornata.domain.machines.machine_ids import AT, own_name, owner_of
 from giornata.protocol.specs import CANARY_KIND
 from giornata.store.database.rows import ROWS, Queries, among, insert_for, row_list, types_of
 from giornata.store.schema import attempts, instances, jobs, machines, nodes, reallocations

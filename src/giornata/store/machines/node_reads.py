@@ -6,12 +6,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.records import NodeRecord, QueueView, Rows
-from giornata.control.ports.user_store import Before
-from giornata.domain.health import MachineState
-from giornata.domain.routing import ENDLESS_BYTES
-from giornata.domain.starts import NodeStart
-from giornata.protocol.admin import ROOT_PROJECT
+from giornata.control.ports.user_queries.records import NodeRecord, QueueView, Rows
+from giornata.control.ports.user_queries.user_store import Before
+from giornata.domain.fleets.starts import NodeStart
+from giornata.domain.jobs.routing import ENDLESS_BYTES
+from giornata.domain.machines.health import MachineState
+from giornata.protocol.project.admin import ROOT_PROJECT
 from giornata.store.database.bounded_pages import bounded, is_more_behind, size_of
 from giornata.store.database.rows import Queries, columns
 from giornata.store.jobs.claiming import eligible, for_machine, large_enough

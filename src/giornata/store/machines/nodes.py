@@ -7,9 +7,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import work_store
-from giornata.control.ports.work_rows import NodeBeat, NodeRow, NodeSighting
-from giornata.domain.starts import NodeStart
+from giornata.control.ports.node_queries import work_store
+from giornata.control.ports.node_queries.work_rows import NodeBeat, NodeRow, NodeSighting
+from giornata.domain.fleets.starts import NodeStart
 from giornata.store import schema
 from giornata.store.database.rows import ROWS, Queries, among, bind_each, insert_for, row_list, types_of, update_rows
 from giornata.store.schema import fleets, instances, nodes

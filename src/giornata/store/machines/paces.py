@@ -6,16 +6,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import machine_store, money_store
 from giornata.control.ports.fleet import InstanceState
-from giornata.control.ports.machine_store import PaceRow, Takers
-from giornata.control.ports.money_store import NodePlaces, QueueAhead, RunningJob
-from giornata.control.ports.records import FinishedRecord
-from giornata.domain.health import MachineState
-from giornata.domain.machine_ids import AT, own_id
-from giornata.domain.reasons import Reason
-from giornata.domain.starts import NodeStart
-from giornata.protocol.admin import ROOT_PROJECT
+from giornata.control.ports.node_queries import machine_store
+from giornata.control.ports.node_queries.machine_store import PaceRow, Takers
+from giornata.control.ports.user_queries import money_store
+from giornata.control.ports.user_queries.money_store import NodePlaces, QueueAhead, RunningJob
+from giornata.control.ports.user_queries.records import FinishedRecord
+from giornata.domain.fleets.starts import NodeStart
+from giornata.domain.jobs.reasons import Reason
+from giornata.domain.machines.health import MachineState
+from giornata.domain.machines.machine_ids import AT, own_id
+from giornata.protocol.project.admin import ROOT_PROJECT
 from giornata.store.database.rows import Queries, columns
 from giornata.store.jobs.turns import before
 from giornata.store.machines.node_reads import replaced

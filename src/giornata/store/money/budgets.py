@@ -6,11 +6,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import money_store
-from giornata.control.ports.money_store import PausedJob, PictureTime
-from giornata.domain.budget import Payer, ProjectLimits, Spent
-from giornata.domain.job import JobEvent, JobState, next_state
-from giornata.domain.picture import PictureState
+from giornata.control.ports.user_queries import money_store
+from giornata.control.ports.user_queries.money_store import PausedJob, PictureTime
+from giornata.domain.billing.budget import Payer, ProjectLimits, Spent
+from giornata.domain.generation.picture import PictureState
+from giornata.domain.jobs.job import JobEvent, JobState, next_state
 from giornata.protocol.specs import CANARY_KIND
 from giornata.store.database.rows import Queries
 from giornata.store.jobs.attempts import LIVE

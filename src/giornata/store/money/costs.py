@@ -7,13 +7,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import money_store
-from giornata.control.ports.money_store import BilledHost, FleetTime, StayRecord, WorkRecord
-from giornata.domain.accounting import run_of
-from giornata.domain.budget import Spent
-from giornata.domain.costs import Billed, Interval
-from giornata.domain.job import JobState
-from giornata.domain.reasons import Reason
+from giornata.control.ports.user_queries import money_store
+from giornata.control.ports.user_queries.money_store import BilledHost, FleetTime, StayRecord, WorkRecord
+from giornata.domain.billing.accounting import run_of
+from giornata.domain.billing.budget import Spent
+from giornata.domain.billing.costs import Billed, Interval
+from giornata.domain.jobs.job import JobState
+from giornata.domain.jobs.reasons import Reason
 from giornata.store.database.rows import Queries
 from giornata.store.money.daily_costs import costs_by_day
 from giornata.store.money.ledger import EVER_MS, join_beside, shares_from

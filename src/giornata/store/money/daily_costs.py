@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.domain.money import MS_PER_DAY
+from giornata.domain.billing.money import MS_PER_DAY
 from giornata.protocol.specs import CANARY_KIND
 from giornata.store.database.rows import ROWS, row_list
 from giornata.store.money.ledger import (

@@ -18,11 +18,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import work_store
-from giornata.control.ports.work_rows import AttemptRow, JobRow
-from giornata.domain.budget import Spent
-from giornata.domain.costs import Interval, apportion, shared_cost_micro_usd
-from giornata.domain.money import MS_PER_HOUR
+from giornata.control.ports.node_queries import work_store
+from giornata.control.ports.node_queries.work_rows import AttemptRow, JobRow
+from giornata.domain.billing.budget import Spent
+from giornata.domain.billing.costs import Interval, apportion, shared_cost_micro_usd
+from giornata.domain.billing.money import MS_PER_HOUR
 from giornata.store.database.rows import Queries, among
 from giornata.store.schema import attempts, jobs, ledger
 
@@ -87,7 +87,7 @@ _OPEN = sa.insert(ledger).values(
 
 
 def amount_micro_usd(price: sa.ColumnElement[int], billed_ms: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    """Return `domain.money.cost_micro_usd` in SQL: a heartbeat need not read the row first. A test compares the two.
+    """Return `domain.billing.money.cost_micro_usd` in SQL: a heartbeat need not read the row first. A test compares the two.
 
     Whole hours are apart, so that no product leaves 64 bits.
     """

@@ -1,9 +1,10 @@
 """The statement that leases pictures to a node.
 
-The policy of `giornata.domain.model_routing` names the bases that the node may draw with, the best first. One branch
-for each of them reads the head of ix_pictures_queue_base. The head of the highest priority, and among those that of
-the best base, decides the batch key, and ix_pictures_queue_batch gives the pictures of that key. So a claim costs a
-few index probes however long the queue is. Pictures that the node may not have are passed over inside the branches.
+The policy of `giornata.domain.generation.model_routing` names the bases that the node may draw with, the best first.
+One branch for each of them reads the head of ix_pictures_queue_base. The head of the highest priority, and among
+those that of the best base, decides the batch key, and ix_pictures_queue_batch gives the pictures of that key. So a
+claim costs a few index probes however long the queue is. Pictures that the node may not have are passed over inside
+the branches.
 """
 
 import functools
@@ -12,9 +13,9 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from giornata.control.ports.picture_store import PicturesWanted
-from giornata.domain.picture import PictureState
-from giornata.domain.routing import ENDLESS_BYTES
+from giornata.control.ports.node_queries.picture_store import PicturesWanted
+from giornata.domain.generation.picture import PictureState
+from giornata.domain.jobs.routing import ENDLESS_BYTES
 from giornata.store.pictures.picture_orders import COLUMNS, QUEUED
 from giornata.store.schema import picture_failures, pictures
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import gallery_store
-from giornata.control.ports.gallery_store import GalleryPlace, GallerySpan, GalleryWanted, SearchTerms
-from giornata.control.ports.picture_store import PictureKey, PictureRow
-from giornata.control.ports.records import JobInShort
-from giornata.domain.picture import PictureState
+from giornata.control.ports.node_queries.picture_store import PictureKey, PictureRow
+from giornata.control.ports.user_queries import gallery_store
+from giornata.control.ports.user_queries.gallery_store import GalleryPlace, GallerySpan, GalleryWanted, SearchTerms
+from giornata.control.ports.user_queries.records import JobInShort
+from giornata.domain.generation.picture import PictureState
 from giornata.protocol.generation.drawn_grid import RETRIED_CELLS
 from giornata.store.database.rows import ROWS, Queries, insert_rows, row_list, types_of
 from giornata.store.end_of_life.rows_of_jobs import picture_objects

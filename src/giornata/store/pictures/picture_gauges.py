@@ -4,9 +4,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.gauges import PictureGauges
-from giornata.domain.job import JobState
-from giornata.domain.picture import PictureState
+from giornata.control.ports.node_queries.gauges import PictureGauges
+from giornata.domain.generation.picture import PictureState
+from giornata.domain.jobs.job import JobState
 from giornata.store.jobs.attempts import LIVE
 from giornata.store.pictures.picture_orders import IS_OPEN
 from giornata.store.schema import attempts, jobs, picture_orders, pictures

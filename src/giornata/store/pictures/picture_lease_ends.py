@@ -6,9 +6,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.domain.job import JobState
-from giornata.domain.picture import PictureState
-from giornata.domain.reasons import Reason
+from giornata.domain.generation.picture import PictureState
+from giornata.domain.jobs.job import JobState
+from giornata.domain.jobs.reasons import Reason
 from giornata.store.database.rows import among
 from giornata.store.money.ledger import amount_micro_usd
 from giornata.store.schema import attempts, jobs, ledger, pictures

@@ -6,8 +6,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import picture_store
-from giornata.control.ports.picture_store import (
+from giornata.control.ports.node_queries import picture_store
+from giornata.control.ports.node_queries.picture_store import (
     LeaseBill,
     LeaseResults,
     LeaseSettled,
@@ -15,8 +15,8 @@ from giornata.control.ports.picture_store import (
     PictureRow,
     PicturesWanted,
 )
-from giornata.control.ports.work_rows import AttemptRow
-from giornata.domain.picture import PictureState
+from giornata.control.ports.node_queries.work_rows import AttemptRow
+from giornata.domain.generation.picture import PictureState
 from giornata.store.database.rows import ROWS, Queries, insert_for, insert_rows, row_list, types_of
 from giornata.store.pictures.picture_claiming import first_statement, picture_query, take_statement
 from giornata.store.pictures.picture_lease_ends import FREE, LEASED, extend_statement, give_back_statement

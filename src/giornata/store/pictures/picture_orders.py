@@ -8,13 +8,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import picture_store
-from giornata.control.ports.picture_store import OrderSpec, PictureOrderRow, PictureRow
-from giornata.control.ports.work_rows import QueuedDemand
-from giornata.domain.job import JobState
-from giornata.domain.picture import OPEN, PICTURES_LIKE_A_JOB, PictureState, SafetyPolicy
-from giornata.domain.routing import PictureTurns
-from giornata.protocol.pictures import PictureFlag
+from giornata.control.ports.node_queries import picture_store
+from giornata.control.ports.node_queries.picture_store import OrderSpec, PictureOrderRow, PictureRow
+from giornata.control.ports.node_queries.work_rows import QueuedDemand
+from giornata.domain.generation.picture import OPEN, PICTURES_LIKE_A_JOB, PictureState, SafetyPolicy
+from giornata.domain.jobs.job import JobState
+from giornata.domain.jobs.routing import PictureTurns
+from giornata.protocol.node.pictures import PictureFlag
 from giornata.store.database.rows import Queries, among, insert_rows, record_of
 from giornata.store.pictures.queued_pictures import IsQueued
 from giornata.store.schema import jobs, picture_failures, picture_orders, pictures, projects

@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports.picture_store import LeaseResults, LeaseSettled, PictureKey
+from giornata.control.ports.node_queries.picture_store import LeaseResults, LeaseSettled, PictureKey
 from giornata.store.database.rows import ROWS, among, row_list, types_of
 from giornata.store.pictures.picture_lease_ends import (
     BILLED,
@@ -34,7 +34,7 @@ _RESULT = ("state", "sha256", "size_bytes", "flags", "error")
 def settle_in_one(
     connection: sa.Connection, given: Sequence[LeaseResults], *, at_ms: int
 ) -> Mapping[str, LeaseSettled]:
-    """Store the results in one statement; see `giornata.control.ports.picture_store.PictureLeases.settle_each`."""
+    """Store the results in one statement; see `giornata.control.ports.node_queries.picture_store.PictureLeases.settle_each`."""
     ending = [each.attempt_id for each in given if each.ends]
     values = {"leases": [each.attempt_id for each in given], ROWS: _rows_of(given)}
     values |= {"ending": ending, "until": at_ms} if ending else {}

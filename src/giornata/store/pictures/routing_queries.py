@@ -10,10 +10,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from giornata.control.ports import routing_store
-from giornata.control.ports.routing_store import BaseQueue, NodeModelsRow
-from giornata.domain.picture import LEASE_KIND
-from giornata.protocol.held_models import HeldTier, HeldTiers
+from giornata.control.ports.node_queries import routing_store
+from giornata.control.ports.node_queries.routing_store import BaseQueue, NodeModelsRow
+from giornata.domain.generation.picture import LEASE_KIND
+from giornata.protocol.node.held_models import HeldTier, HeldTiers
 from giornata.store.database.rows import Queries, among, insert_for, record_of
 from giornata.store.pictures.queued_pictures import IsQueued
 from giornata.store.schema import jobs, node_models, nodes, picture_orders, pictures

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from giornata.diffusion.draws.randomness import normal
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.workloads.canary.model import SEED, build, learnt
 
 LEARNING_RATE = 5e-3

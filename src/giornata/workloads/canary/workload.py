@@ -8,8 +8,8 @@ import torch
 
 from giornata.diffusion.draws.randomness import integer
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
-from giornata.protocol.pipe import Start
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.pipe import Start
 from giornata.protocol.specs import CanarySpec
 from giornata.workloads.canary.training import LARGE, SMALL, Bend, CanaryRun, check_twins, train
 from giornata.workloads.interface import AgentRequest, Outcome, Reporter, Stopped

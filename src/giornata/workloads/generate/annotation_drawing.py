@@ -3,7 +3,7 @@
 from PIL import Image
 
 from giornata.protocol.generation.preprocess import AnnotationParams
-from giornata.protocol.pictures import PictureFlag
+from giornata.protocol.node.pictures import PictureFlag
 from giornata.workloads.generate.control_pictures import ControlPictures
 from giornata.workloads.generate.hub_reading import Told
 from giornata.workloads.generate.lease_files import LeaseFiles

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.generation.annotators import ANNOTATORS, ParamValue, annotation_key, annotator_faults
 from giornata.protocol.generation.picture import ControlNetUse
 from giornata.protocol.generation.preprocess import AnnotationParams

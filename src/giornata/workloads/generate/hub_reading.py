@@ -8,7 +8,7 @@ from safetensors import SafetensorError
 
 from giornata.diffusion.base.hub import HubCache, arriving
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.workloads.train.faults import reason_of
 
 Told = Callable[[], None]

@@ -7,11 +7,11 @@ from PIL import Image
 
 from giornata.diffusion.encode.decoding import Undecodable, decode
 from giornata.domain.errors import Fault, WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.generation.annotators import ANNOTATION_ENTRY
 from giornata.protocol.generation.picture import ModelUse
-from giornata.protocol.pictures import ANNOTATION_ROLE
-from giornata.protocol.pipe import Start
+from giornata.protocol.node.pictures import ANNOTATION_ROLE
+from giornata.protocol.node.pipe import Start
 
 SUFFIX = ".safetensors"
 WANTED_ANNOTATIONS = "wanted_annotations"

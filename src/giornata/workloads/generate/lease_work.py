@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from giornata.domain.errors import Fault, WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.generation.picture import PictureParams
 from giornata.protocol.generation.preprocess import AnnotationParams, LeasedParams
-from giornata.protocol.pictures import LeasedPicture, PictureFlag
-from giornata.protocol.pipe import Start
+from giornata.protocol.node.pictures import LeasedPicture, PictureFlag
+from giornata.protocol.node.pipe import Start
 from giornata.workloads.generate.lease_files import LeaseFiles
 from giornata.workloads.interface import Outcome, Reporter
 

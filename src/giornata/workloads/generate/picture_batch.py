@@ -15,10 +15,10 @@ from giornata.diffusion.draws.determinism import fingerprint
 from giornata.diffusion.files.picture_file import MEDIA_TYPES
 from giornata.diffusion.sampling.denoising import Denoiser
 from giornata.domain.errors import InvalidInput, WorkloadFailed
-from giornata.domain.reasons import BLAME, Blame, Reason
+from giornata.domain.jobs.reasons import BLAME, Blame, Reason
 from giornata.protocol.generation.picture import PictureParams
 from giornata.protocol.generation.preprocess import AnnotationParams
-from giornata.protocol.pictures import LeasedPicture, PictureFlag
+from giornata.protocol.node.pictures import LeasedPicture, PictureFlag
 from giornata.workloads.generate.annotation_drawing import AnnotationDrawing
 from giornata.workloads.generate.lease_work import LeaseWork, params_of
 from giornata.workloads.generate.picture_drawing import PictureDrawing

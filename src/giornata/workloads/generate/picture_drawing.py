@@ -22,10 +22,10 @@ from giornata.diffusion.sampling.decoded import control_of, mask_of, picture_of,
 from giornata.diffusion.sampling.row_schedule import RowSchedule
 from giornata.diffusion.sampling.rows import DenoisingRow, RowControl, SizeCondition
 from giornata.domain.errors import Fault, WorkloadFailed
-from giornata.domain.picture import SafetyPolicy
-from giornata.domain.reasons import Reason
+from giornata.domain.generation.picture import SafetyPolicy
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.generation.picture import HighResolution, PictureParams, Refiner
-from giornata.protocol.pictures import PictureFlag
+from giornata.protocol.node.pictures import PictureFlag
 from giornata.workloads.generate.hub_reading import Told
 from giornata.workloads.generate.lease_files import LeaseFiles
 from giornata.workloads.generate.warm_models import WarmModels

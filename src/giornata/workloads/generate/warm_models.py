@@ -29,7 +29,7 @@ from giornata.diffusion.sampling.decoded import let_large_be_tiled
 from giornata.diffusion.sampling.row_schedule import make_scheduler
 from giornata.diffusion.tensor_file import read_tensors
 from giornata.domain.errors import Fault, WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.generation.expand import base_key_of
 from giornata.protocol.generation.picture import ControlNetUse, EmbeddingUse, LoraUse, ModelUse, PictureParams
 from giornata.protocol.generation.schedulers import all_schedulers, canonical_scheduler

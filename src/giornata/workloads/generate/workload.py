@@ -9,12 +9,12 @@ import torch
 from giornata.diffusion.base.models import load_model
 from giornata.diffusion.base.shared_weights import SharedWeights
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.generation.annotators import ANNOTATORS
 from giornata.protocol.generation.expand import batch_key_of
 from giornata.protocol.generation.picture import PictureParams
 from giornata.protocol.generation.preprocess import annotator_key
-from giornata.protocol.pipe import Start
+from giornata.protocol.node.pipe import Start
 from giornata.workloads.generate.control_pictures import ControlPictures
 from giornata.workloads.generate.lease_work import leased_pictures, params_of
 from giornata.workloads.generate.picture_batch import DRAIN_S, Clock, PictureBatch

@@ -15,8 +15,8 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
-from giornata.protocol.pipe import Start
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.pipe import Start
 from giornata.protocol.specs import PRETRAIN_KIND, total_steps
 from giornata.workloads.interface import AgentRequest, Outcome, Reporter, Stopped
 from giornata.workloads.pretrain.ray_jobs import STOP_S, Listening, RayJobClient, RayJobs, RunState

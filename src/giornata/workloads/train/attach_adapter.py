@@ -14,10 +14,10 @@ from giornata.diffusion.files.adapter_start import WHERE, check_start, start_fro
 from giornata.diffusion.optim.optimizer_kinds import KINDS
 from giornata.diffusion.optim.slot_optimizer import FlatRows, SlotOptimizer
 from giornata.domain.errors import Fault, InvalidInput, WorkloadFailed, in_short
-from giornata.domain.reasons import Reason
-from giornata.protocol.pipe import InputFile, Start
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.pipe import InputFile, Start
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.checkpoint_writer import JobOptimizer
+from giornata.workloads.train.results.checkpoint_writer import JobOptimizer
 from giornata.workloads.train.steps import optimizer_of
 
 LAYER = "lora_layer"

@@ -18,10 +18,10 @@ from giornata.diffusion.optim.slot_optimizer import SlotOptimizer
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.interface import Outcome
 from giornata.workloads.train.attempt import TrainingAttempt
-from giornata.workloads.train.checkpoint_writer import CheckpointWriter
-from giornata.workloads.train.graphs import Graphs
+from giornata.workloads.train.device.graphs import Graphs
 from giornata.workloads.train.preparation import Prepared
-from giornata.workloads.train.step_metrics import CheckpointSchedule, StepMeter
+from giornata.workloads.train.results.checkpoint_writer import CheckpointWriter
+from giornata.workloads.train.results.step_metrics import CheckpointSchedule, StepMeter
 from giornata.workloads.train.steps import PassFeed
 
 

@@ -28,9 +28,9 @@ from giornata.diffusion.encode.captions import Embedding
 from giornata.diffusion.optim.objective import NoisyBatch, answer
 from giornata.diffusion.optim.slot_optimizer import SlotOptimizer
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
-from giornata.protocol.joint import rank_ceiling
-from giornata.protocol.pipe import Start
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.joint import rank_ceiling
+from giornata.protocol.node.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.objective import has_dropout
 from giornata.protocol.training.optimization import CudaGraphs
@@ -38,14 +38,14 @@ from giornata.workloads.interface import BatchSession, Outcome, Reporter
 from giornata.workloads.train.attach_adapter import LAYER, LEAN, load_init_lora, starts_from_file
 from giornata.workloads.train.attempt import TrainingAttempt
 from giornata.workloads.train.batch_member import BatchMember, MemberBatch, side_by_side
-from giornata.workloads.train.exporting import JOINT
+from giornata.workloads.train.device.graph_conditions import GRAPHS_OFF, Capturing, off, together_bytes
+from giornata.workloads.train.device.graphs import Graphs, Pass, Watched, named_tensors, part_of
+from giornata.workloads.train.device.layout import sizes_in_a_place
+from giornata.workloads.train.device.memory_budget import MemoryBudget, MemoryPlan, unbounded
 from giornata.workloads.train.faults import blamed
-from giornata.workloads.train.graph_conditions import GRAPHS_OFF, Capturing, off, together_bytes
-from giornata.workloads.train.graphs import Graphs, Pass, Watched, named_tensors, part_of
-from giornata.workloads.train.layout import sizes_in_a_place
-from giornata.workloads.train.memory_budget import MemoryBudget, MemoryPlan, unbounded
 from giornata.workloads.train.preparation import Prepared
-from giornata.workloads.train.step_metrics import Clock
+from giornata.workloads.train.results.exporting import JOINT
+from giornata.workloads.train.results.step_metrics import Clock
 
 STANDSTILL_S = 0.5
 """While a newcomer's pictures are encoded the others make a step whenever they have stood still for so long."""

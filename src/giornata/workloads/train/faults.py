@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError
 
 from giornata.domain.errors import WorkloadFailed
-from giornata.domain.reasons import Reason
+from giornata.domain.jobs.reasons import Reason
 
 _DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
 _OS_ERROR = re.compile(r"os error (\d+)")  # how safetensors, written in Rust, words an errno

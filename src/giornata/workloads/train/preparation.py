@@ -14,20 +14,20 @@ from giornata.diffusion.files.checkpoint import Header, base_faults, data_sha256
 from giornata.diffusion.optim.objective import Objective
 from giornata.diffusion.optim.optimizer_kinds import optimizer_fingerprint
 from giornata.domain.errors import Fault
-from giornata.domain.reasons import Reason
-from giornata.protocol.pipe import Start
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.train_fields import longest_spoken, spoken
 from giornata.workloads.interface import Reporter
-from giornata.workloads.train import class_images
 from giornata.workloads.train.attach_adapter import check_init_lora, starts_from_file
-from giornata.workloads.train.compiling import KERNELS
-from giornata.workloads.train.encoding import CachedInputs, Tick, cache_inputs, together_on
-from giornata.workloads.train.encoding_cache import EncodingCache
-from giornata.workloads.train.held_out import HeldOut, split
-from giornata.workloads.train.layout import MemoryLayout, lay_out
-from giornata.workloads.train.memory_budget import BudgetOf, to_fingerprint, unbounded
-from giornata.workloads.train.sample_set import SampleSet, load_samples, refuse_if
+from giornata.workloads.train.device.compiling import KERNELS
+from giornata.workloads.train.device.layout import MemoryLayout, lay_out
+from giornata.workloads.train.device.memory_budget import BudgetOf, to_fingerprint, unbounded
+from giornata.workloads.train.inputs import class_images
+from giornata.workloads.train.inputs.encoding import CachedInputs, Tick, cache_inputs, together_on
+from giornata.workloads.train.inputs.encoding_cache import EncodingCache
+from giornata.workloads.train.inputs.sample_set import SampleSet, load_samples, refuse_if
+from giornata.workloads.train.results.held_out import HeldOut, split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

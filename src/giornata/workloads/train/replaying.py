@@ -13,15 +13,15 @@ from giornata.diffusion.adapter.lora import Adapters
 from giornata.diffusion.files.checkpoint import read_header
 from giornata.diffusion.tensor_file import sha256_of_file
 from giornata.domain.errors import Fault, WorkloadFailed
-from giornata.domain.reasons import Reason
-from giornata.protocol.pipe import ResumePoint, Start
+from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.pipe import ResumePoint, Start
 from giornata.protocol.specs import CHECKPOINT_ROLE, AuditSpec
 from giornata.workloads.interface import AgentRequest, Outcome, Reporter, Stopped
 from giornata.workloads.train.attempt import TrainingAttempt
-from giornata.workloads.train.checkpoint_writer import CheckpointWriter, JobOptimizer
-from giornata.workloads.train.exporting import export
-from giornata.workloads.train.graphs import Graphs
+from giornata.workloads.train.device.graphs import Graphs
 from giornata.workloads.train.preparation import Prepared
+from giornata.workloads.train.results.checkpoint_writer import CheckpointWriter, JobOptimizer
+from giornata.workloads.train.results.exporting import export
 
 
 class ReplayReporter:

@@ -26,11 +26,11 @@ from giornata.diffusion.optim.objective import NoisyBatch, Objective
 from giornata.diffusion.optim.optimizer import AdapterOptimizer, ParameterGroup, norm_limit
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.train_fields import spoken
-from giornata.workloads.train.checkpoint_writer import JobOptimizer
-from giornata.workloads.train.encoding import CachedInputs
-from giornata.workloads.train.graphs import Pass, named_tensors, part_of
-from giornata.workloads.train.sampling_plan import assemble
-from giornata.workloads.train.step_metrics import Clock
+from giornata.workloads.train.device.graphs import Pass, named_tensors, part_of
+from giornata.workloads.train.inputs.encoding import CachedInputs
+from giornata.workloads.train.inputs.sampling_plan import assemble
+from giornata.workloads.train.results.checkpoint_writer import JobOptimizer
+from giornata.workloads.train.results.step_metrics import Clock
 
 # ---- the feed: a thread prepares the batches of the coming passes while the device is busy
 

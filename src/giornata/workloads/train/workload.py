@@ -17,10 +17,10 @@ from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.diffusion.base.shared_weights import SharedWeights
 from giornata.diffusion.base.weights_digest import base_sha256
 from giornata.domain.errors import Fault, WorkloadFailed
-from giornata.domain.reasons import Reason
-from giornata.protocol.joint import joint_key
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.model import Message
-from giornata.protocol.pipe import Start
+from giornata.protocol.node.joint import joint_key
+from giornata.protocol.node.pipe import Start
 from giornata.protocol.specs import (
     AUDIT_KIND,
     OF_TRAINING,
@@ -34,15 +34,15 @@ from giornata.protocol.training.base_model import BaseQuantization
 from giornata.workloads.interface import BatchSession, Outcome, Reporter, Stopped
 from giornata.workloads.train.attempt import TrainingAttempt
 from giornata.workloads.train.batching import BatchTrainer
-from giornata.workloads.train.compiling import NO_CACHE, Compiler
-from giornata.workloads.train.encoding_cache import WORTH_PIXELS
+from giornata.workloads.train.device.compiling import NO_CACHE, Compiler
+from giornata.workloads.train.device.graph_conditions import CAPTURING, Capturing
+from giornata.workloads.train.device.layout import places_within, sizes_in_a_place
+from giornata.workloads.train.device.memory_budget import BudgetOf, budget_of
 from giornata.workloads.train.faults import blamed
-from giornata.workloads.train.graph_conditions import CAPTURING, Capturing
-from giornata.workloads.train.layout import places_within, sizes_in_a_place
-from giornata.workloads.train.memory_budget import BudgetOf, budget_of
+from giornata.workloads.train.inputs.encoding_cache import WORTH_PIXELS
 from giornata.workloads.train.replaying import ReplayAttempt, ReplayReporter, replay, start_of_stretch
-from giornata.workloads.train.step_metrics import Clock, peak_of
-from giornata.workloads.train.validating import Validation
+from giornata.workloads.train.results.step_metrics import Clock, peak_of
+from giornata.workloads.train.results.validating import Validation
 
 Spec = TypeVar("Spec", bound=Message)
 Loader = Callable[..., BaseModel]
@@ -54,7 +54,8 @@ class TrainWorkload:
     """Runs one training attempt after the other on a base model that stays warm between them.
 
     `load` has the signature of giornata.diffusion.base.models.load_base; `clock` gives seconds that only ever grow;
-    `budget_of` looks at the device's memory; for `pack_worth_pixels` see giornata.workloads.train.encoding_cache.
+    `budget_of` looks at the device's memory; for `pack_worth_pixels` see
+    giornata.workloads.train.inputs.encoding_cache.
     `model_cache_bytes` bounds the models that are fetched from the hub and kept on disk. `compiler` compiles kernels
     for a job that trains alone, and `capturing` makes graphs. Up to `places` jobs that may share a batch train
     together, as far as the device has room for them; see workloads.interface.JointWorkload. The warm base shares
@@ -152,7 +153,7 @@ class TrainWorkload:
         return taught(self._warm(spec, start.hub_token, lambda: reporter.phase("loading")), spec)
 
     def joins(self, start: Start) -> str | None:
-        """Return the attempt's key, see giornata.protocol.joint. None also for a wrong spec: its own attempt will say
+        """Return the attempt's key, see giornata.protocol.node.joint. None also for a wrong spec: its own attempt will say
         so."""
         if start.kind in OF_TRAINING:
             return None

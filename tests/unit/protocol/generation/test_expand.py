@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from giornata.protocol.generation.checks.named_models import uploaded_pictures
 from giornata.protocol.generation.expand import (
     PlannedPicture,
     base_key_of,
@@ -17,7 +18,6 @@ from giornata.protocol.generation.expand import (
     planned_pictures,
 )
 from giornata.protocol.generation.grid import GridSpec, grid_cells
-from giornata.protocol.generation.named_models import uploaded_pictures
 from giornata.protocol.generation.picture import MAX_SEED
 from giornata.protocol.generation.specs import GenerateSpec
 from giornata.protocol.specs import spec_type, total_steps

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from giornata.control.jobs.spec_faults import parse_spec
+from giornata.control.jobs.submission.spec_faults import parse_spec
 from giornata.diffusion.files.picture_file import picture_bytes
 from giornata.domain.errors import InvalidInput
-from giornata.domain.prompt_grammar import parse
+from giornata.domain.generation.prompt_grammar import parse
 from giornata.protocol.generation.expand import picture_params, planned_pictures
 from giornata.protocol.generation.metadata import picture_params_of
 from giornata.protocol.generation.picture import PictureParams

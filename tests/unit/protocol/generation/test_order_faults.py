@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from giornata.control.jobs.spec_faults import parse_spec
+from giornata.control.jobs.submission.spec_faults import parse_spec
 from giornata.domain.errors import InvalidInput
+from giornata.protocol.generation.checks.named_models import named_models, uploaded_pictures
+from giornata.protocol.generation.checks.prompt_faults import MOST_FAULTS
 from giornata.protocol.generation.expand import picture_params, planned_pictures
-from giornata.protocol.generation.named_models import named_models, uploaded_pictures
-from giornata.protocol.generation.prompt_faults import MOST_FAULTS
 from giornata.protocol.generation.schedulers import all_schedulers
 
 SHA = "0" * 64

@@ -11,7 +11,7 @@ from giornata.cli.maintenance.doctor.examined import ExaminedInstallation
 from giornata.cli.maintenance.doctor.findings import DoctorFinding, Harm, NotChecked
 from giornata.cli.ui.text import duration
 from giornata.control.audit_log.chain import all_chained
-from giornata.domain.audit_log import ChainCheck, ChainLink
+from giornata.domain.accounts.audit_log import ChainCheck, ChainLink
 from giornata.domain.errors import GiornataError, InvalidInput, Unavailable
 from giornata.store.audit_log import AuditLog
 from giornata.store.database.database import busy_is_unavailable

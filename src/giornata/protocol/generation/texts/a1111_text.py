@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from giornata.domain.prompt_choices import WILDCARD_NAME
+from giornata.domain.generation.prompt_choices import WILDCARD_NAME
 from giornata.protocol.generation.picture import ModelUse, PictureParams
 from giornata.protocol.generation.schedulers import all_schedulers, canonical_scheduler
 

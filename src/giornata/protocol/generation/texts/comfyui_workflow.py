@@ -7,7 +7,7 @@ follow one another. Control pictures have to lie beside under their sha256.
 from dataclasses import dataclass
 
 from giornata.domain.errors import InvalidInput
-from giornata.domain.prompt_grammar import parse
+from giornata.domain.generation.prompt_grammar import parse
 from giornata.protocol.generation.picture import EmbeddingUse, ModelUse, PictureParams
 from giornata.protocol.generation.schedulers import DEFAULT, all_schedulers
 from giornata.protocol.generation.texts.a1111_text import stem

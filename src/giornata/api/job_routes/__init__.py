@@ -1,0 +1,1 @@
+"""Routes of jobs, orders of pictures, models and files. Read `jobs` first."""

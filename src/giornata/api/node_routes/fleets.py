@@ -1,0 +1,102 @@
+"""Routes of fleets, machines and single nodes, for the operator of the installation."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Response
+
+from giornata.api.replies.openapi import USER, USER_CHANGE, USER_ITEM, refusals
+from giornata.api.requests.callers import Ctx, ReadLists, User, Wake
+from giornata.api.requests.lists import Cursor, Limit
+from giornata.control.fleets import nodes, operator_actions, read_fleets, roll
+from giornata.domain.machines.health import MachineState
+from giornata.protocol.node.fleets import Fleet, FleetPage, MachinePage, QuarantineMachine, ScaleFleet
+from giornata.protocol.project.admin import Node
+from giornata.protocol.strict_json import Json
+
+router = APIRouter(prefix="/v1", tags=["administration"])
+FleetName = Annotated[str, Path(max_length=128)]
+# `desk-1@ann` is the machine desk-1 of the project ann.
+MachineId = Annotated[str, Path(max_length=128, pattern=r"^[A-Za-z0-9._:-]{1,128}(@[a-z0-9-]{1,40})?$")]
+NodeId = Annotated[str, Path(max_length=64)]
+
+
+@router.get("/fleets", responses=refusals(401, 403), response_model=FleetPage)
+async def list_fleets(ctx: Ctx, lists: ReadLists, caller: User) -> Response:
+    """Return all fleets, with what was decided about them and why."""
+    return await lists.page(read_fleets.list_fleets, ctx, caller)
+
+
+@router.get("/fleets/{name}", responses=refusals(401, 403, 404))
+def get_fleet(ctx: Ctx, caller: User, name: FleetName) -> Fleet:
+    """Return the fleet of this name."""
+    return read_fleets.read_fleet(ctx, caller, name)
+
+
+@router.post("/fleets/{name}/roll", responses=USER_CHANGE)
+def roll_fleet(ctx: Ctx, caller: User, name: FleetName) -> Fleet:
+    """Bring the fleet's instances to what the settings say, without losing work. Root admin only."""
+    return roll.ask_to_roll(ctx, caller, name)
+
+
+@router.post("/fleets/{name}/pause", responses=USER_CHANGE)
+def pause_fleet(ctx: Ctx, caller: User, name: FleetName) -> Fleet:
+    """Have no nodes of the fleet until it is resumed; those at work give their jobs back first. Root admin only."""
+    return operator_actions.pause_fleet(ctx, caller, name)
+
+
+@router.post("/fleets/{name}/resume", responses=USER_CHANGE)
+def resume_fleet(ctx: Ctx, caller: User, name: FleetName) -> Fleet:
+    """Let a paused fleet follow the queue again. Root admin only."""
+    return operator_actions.resume_fleet(ctx, caller, name)
+
+
+@router.post("/fleets/{name}/scale", responses=USER_CHANGE)
+def scale_fleet(ctx: Ctx, caller: User, name: FleetName, body: Json[ScaleFleet]) -> Fleet:
+    """Set limits that win over the settings, or go back to these. Root admin only."""
+    return operator_actions.scale_by_hand(ctx, caller, name, body)
+
+
+@router.get("/machines", responses=USER, response_model=MachinePage)
+async def list_machines(
+    *,
+    ctx: Ctx,
+    lists: ReadLists,
+    caller: User,
+    state: Annotated[MachineState | None, Query(description="Only those in this state.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> Response:
+    """Return the health of machines for each kind of job: state, reason, strikes, quota. Root admin only."""
+    return await lists.page(operator_actions.list_machines, ctx, caller, state=state, cursor=cursor, limit=limit)
+
+
+@router.post("/machines/{machine_id}/quarantine", responses=USER_ITEM)
+def quarantine_machine(ctx: Ctx, caller: User, machine_id: MachineId, body: Json[QuarantineMachine]) -> MachinePage:
+    """Give the machine no more work until it is released. Its present work goes on to its end. Root admin only."""
+    return operator_actions.quarantine_machine(ctx, caller, machine_id, reason=body.reason)
+
+
+@router.post("/machines/{machine_id}/release", responses=USER_ITEM)
+def release_machine(ctx: Ctx, caller: User, wakeup: Wake, machine_id: MachineId) -> MachinePage:
+    """Clear all that is held against the machine: it gets work again, also queued jobs that it failed. Root admin
+    only.
+    """
+    page = operator_actions.release_machine(ctx, caller, machine_id)
+    wakeup.notify()
+    return page
+
+
+@router.post("/nodes/{node_id}/drain", responses=USER_CHANGE)
+def drain_node(ctx: Ctx, caller: User, wakeup: Wake, node_id: NodeId) -> Node:
+    """Give the node no more jobs: it gives its jobs back, after a checkpoint, and leaves. Root admin only."""
+    node = nodes.drain_node(ctx, caller, node_id)
+    wakeup.notify()
+    return node
+
+
+@router.post("/nodes/{node_id}/undrain", responses=USER_CHANGE)
+def undrain_node(ctx: Ctx, caller: User, wakeup: Wake, node_id: NodeId) -> Node:
+    """Let the node have jobs again, if it has not left yet. Root admin only."""
+    node = nodes.undrain_node(ctx, caller, node_id)
+    wakeup.notify()
+    return node

@@ -1,0 +1,1 @@
+"""Routes of projects: keys, members, limits, money, webhooks. Read `admin` first."""

@@ -1,0 +1,1 @@
+"""Replies: problem documents, event streams, and the OpenAPI document. Read `problems` first."""

@@ -1,0 +1,1 @@
+"""Routes and pages that sign people and devices in. Read `sessions` first."""

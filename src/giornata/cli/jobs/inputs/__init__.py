@@ -1,0 +1,1 @@
+"""Inputs of jobs on this machine: folders, files, base models, foreign configurations."""

@@ -1,0 +1,1 @@
+"""Commands for people: signing in, accounts, members, keys, notifications."""

@@ -1,0 +1,171 @@
+"""The commands of `giornata audit-log`: list, export and verify."""
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from giornata.cli.operate.project.audit_log_files import checked, exported_lines, heads_of
+from giornata.cli.options import JsonFlag, settings_of
+from giornata.cli.settings.connection import connect
+from giornata.cli.settings.hints import giornata
+from giornata.cli.settings.private_files import private_file
+from giornata.cli.ui.output import EXIT_FAILED, Output, reporting
+from giornata.cli.ui.text import ago, count
+from giornata.domain.accounts.audit_log import AuditVerb, ChainCheck
+from giornata.protocol.account.audit_log import AuditLogEntry
+
+if TYPE_CHECKING:
+    from giornata.client import Client
+
+MOST_SHOWN = 100
+INSTANTS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"]
+Project = Annotated[
+    str | None,
+    typer.Option(metavar="PROJECT", help="Id of the project. Default: the project of the key.", show_default=False),
+]
+AllProjects = Annotated[bool, typer.Option("--all", help="All projects. For operators.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command group `audit-log` to `app`."""
+    audit_log = typer.Typer(no_args_is_help=True, help="Show who changed what; verify that nothing was altered.")
+    audit_log.command("list")(list_entries)
+    audit_log.command("export")(export)
+    audit_log.command("verify")(verify)
+    app.add_typer(audit_log, name="audit-log")
+
+
+def list_entries(
+    context: typer.Context,
+    actor: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only changes by this person or key.", show_default=False)
+    ] = None,
+    verb: Annotated[
+        AuditVerb | None,
+        typer.Option(metavar="VERB", help="Only changes of this kind, such as job.cancel.", show_default=False),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only changes of this job, key, member ….", show_default=False)
+    ] = None,
+    since: Annotated[
+        datetime | None,
+        typer.Option(formats=INSTANTS, metavar="TIME", help="Not before this time, in UTC.", show_default=False),
+    ] = None,
+    until: Annotated[
+        datetime | None,
+        typer.Option(formats=INSTANTS, metavar="TIME", help="Before this time, in UTC.", show_default=False),
+    ] = None,
+    project: Annotated[
+        str | None,
+        typer.Option(metavar="PROJECT", help="Only changes in this project. For operators.", show_default=False),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of changes.")] = MOST_SHOWN,
+    as_json: JsonFlag = False,
+) -> None:
+    """List who changed what, newest first."""
+    with reporting(as_json) as out, connect(settings_of(context)) as client:
+        found = client.audit_log(actor=actor, verb=verb, target=target, since=since, until=until, project_id=project)
+        entries = list(islice(found, limit))
+        headers = ("when", "project", "actor", "key", "address", "verb", "target", "changes")
+        out.table(headers, [_row(each) for each in entries], prose=(7,), spare=(4, 3, 1))
+        out.result({"items": [each.model_dump(mode="json") for each in entries]})
+
+
+def _row(entry: AuditLogEntry) -> tuple[str, ...]:
+    changes = ", ".join(f"{name}={_said(value)}" for name, value in entry.changes.items() if value is not None)
+    actor = f"{entry.actor_kind} {entry.actor}".strip()
+    return (
+        ago(entry.at),
+        entry.project_id,
+        actor,
+        entry.key_id,
+        entry.address,
+        entry.verb,
+        entry.target,
+        changes,
+    )
+
+
+def _said(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def export(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write, as JSON Lines.", show_default=False)],
+    project: Project = None,
+    all_projects: AllProjects = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Write the audit log to a file.
+
+    Each chain ends with its head. Keep the file, or its heads, where the server's operators cannot change it.
+    """
+    with reporting(as_json) as out, connect(settings_of(context)) as client:
+        heads: list[Any] = []
+        with private_file(file) as to:
+            for line in _chains(client, project, all_projects=all_projects):
+                to.write(json.dumps(line, separators=(",", ":")) + "\n")
+                heads += [line["head"]] if "head" in line else []
+        out.say(f"{count(sum(each['number'] for each in heads), 'row')} written to {file}")
+        for each in heads:
+            out.say(f"  head of {each['project_id']}: row {each['number']}, sha256 {each['sha256']}")
+        out.hint(f"  verify it  {giornata('audit-log', 'verify', str(file))}")
+        out.result({"file": str(file), "heads": heads})
+
+
+def verify(
+    context: typer.Context,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="Exported file. Default: ask the server.", show_default=False),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Earlier export; its heads must be in the log.", show_default=False),
+    ] = None,
+    project: Project = None,
+    all_projects: AllProjects = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Verify that no row was changed, deleted, added or moved.
+
+    With a FILE no server is asked. The exit status is 0 for a sound log, and 1 for a broken one.
+    """
+    with reporting(as_json) as out:
+        known = {} if against is None else heads_of(against, where="--against")
+        if file is not None:
+            check = checked(exported_lines(file, where="FILE"), known, where="FILE")
+        else:
+            with connect(settings_of(context)) as client:
+                check = checked(_chains(client, project, all_projects=all_projects), known, where="server")
+        _say(out, check)
+    if check.faults:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _chains(client: "Client", project: str | None, *, all_projects: bool) -> Iterator[dict[str, Any]]:
+    """Yield the rows and the head of each chain."""
+    wanted = [each.project_id for each in client.audit_log_heads()] if all_projects else [project]
+    for project_id in wanted:
+        yield from client.export_audit_log(project_id=project_id)
+
+
+def _say(out: Output, check: ChainCheck) -> None:
+    for fault in check.first_faults():
+        out.say(f"the chain of {fault.project_id} is broken at row {fault.number}: {fault.why}")
+    if not check.faults:
+        out.say(f"the log is sound: {count(check.rows, 'row')}")
+    for project_id, end in sorted(check.ends.items()):
+        if project_id not in check.faults:
+            out.say(f"  head of {project_id}: row {end.number}, sha256 {end.sha256}")
+    faults = [{"project_id": each.project_id, "row": each.number, "why": each.why} for each in check.first_faults()]
+    heads = [
+        {"project_id": each, "number": end.number, "sha256": end.sha256} for each, end in sorted(check.ends.items())
+    ]
+    out.result({"sound": not check.faults, "rows": check.rows, "faults": faults, "heads": heads})

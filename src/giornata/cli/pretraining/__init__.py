@@ -1,0 +1,1 @@
+"""The commands of pre-training: `giornata pretrain`. Read `pretrain` first."""

@@ -1,0 +1,1 @@
+"""Files to and from storage by signed URLs. Read `transfer` first."""

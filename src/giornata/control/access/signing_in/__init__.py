@@ -1,0 +1,1 @@
+"""Ways to sign in, and the sessions that they open. Read `sessions` first."""

@@ -1,0 +1,1 @@
+"""Replay audits: drawn, placed, read, and decided. Read `settle_audits` first."""

@@ -1,0 +1,1 @@
+"""Reading jobs, their histories, their pictures and their files. Read `read_jobs` first."""

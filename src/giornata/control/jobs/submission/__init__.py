@@ -1,0 +1,1 @@
+"""Submission: faults of a spec, estimates, and the job itself. Read `submit` first."""

@@ -1,0 +1,1 @@
+"""The memory of one server process between requests. Read `process_cache` first."""

@@ -1,0 +1,280 @@
+"""One job: its life, its numbers, its pictures, its files, and what its owner may do with it.
+
+The page itself reads the job. Its parts (pictures, files) are loaded by themselves, so that each stays small.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from http import HTTPStatus
+
+from fastapi import Response
+
+from giornata.control.end_of_life.delete_job import delete_job
+from giornata.control.jobs.reading import job_outputs
+from giornata.control.jobs.reading.job_life import read_life
+from giornata.control.jobs.reading.provenance import read_provenance
+from giornata.control.jobs.reading.read_jobs import get_job
+from giornata.control.jobs.reading.read_pretraining import read_pretraining
+from giornata.control.jobs.retry import continue_training, retry
+from giornata.control.jobs.stop_job import cancel
+from giornata.control.projects.set_budget import change_job
+from giornata.dashboard.job_pages.timeline import Timeline, TimelineSpan, draw_timeline
+from giornata.dashboard.rendering import render
+from giornata.dashboard.visit import Visit, action, page, see
+from giornata.dashboard.words import duration, plural
+from giornata.domain.billing.money import MICRO_USD
+from giornata.domain.errors import Conflict, GiornataError, IllegalTransition, InvalidInput, NotFound
+from giornata.domain.generation.picture import ORDER_KINDS
+from giornata.domain.jobs.job import JobState
+from giornata.domain.jobs.reasons import INTERRUPTION
+from giornata.protocol.jobs import Artifact, ChangeJob, ContinueJob, Job
+from giornata.protocol.project.admin import Scope
+from giornata.web.error_status import status_of
+
+ACTIVE = frozenset({JobState.QUEUED, JobState.RUNNING, JobState.PAUSED})
+RETRYABLE = frozenset({JobState.FAILED, JobState.CANCELED, JobState.EXPIRED})
+SHEET = re.compile(r"samples-(\d{8})\.png\Z", re.ASCII)
+LAST_SHEET = re.compile(r"(?:\A|-)samples\.png\Z", re.ASCII)
+SHOWN_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
+MOST_PICTURE_BYTES = 32 * 2**20
+MOST_SHEETS = 60
+MOST_ATTEMPTS = 50
+
+
+def show(visit: Visit) -> Response:
+    """Show the page of one job."""
+    return _page(visit, get_job(visit.ctx, visit.caller, visit.path("job_id")))
+
+
+def show_pictures(visit: Visit) -> Response:
+    """Show the sample sheets by step, which the page loads by itself."""
+    found = job_outputs.read_artifacts(visit.ctx, visit.caller, visit.path("job_id"))
+    sheets = _sheets(visit, found.items)
+    job_id = visit.path("job_id")
+    steps = {str(each.step) for each in job_outputs.read_checkpoints(visit.ctx, visit.caller, job_id).items}
+    drawn = [label for label, _ in sheets if label in steps or label == "end"]
+    return render(visit, "job_pictures.html", rows=sheets, job_id=job_id, steps=steps, drawn=drawn)
+
+
+def show_timeline(visit: Visit) -> Response:
+    """Show the life of a job by machine, which the page loads by itself."""
+    job = get_job(visit.ctx, visit.caller, visit.path("job_id"))
+    return render(visit, "job_timeline.html", timeline=_timeline(visit, job))
+
+
+def show_newest(visit: Visit) -> Response:
+    """Show the newest sample sheet of a job, for the first page."""
+    found = job_outputs.read_artifacts(visit.ctx, visit.caller, visit.path("job_id"))
+    sheets = _sheets(visit, found.items)
+    return render(visit, "job_newest.html", sheet=sheets[-1] if sheets else None)
+
+
+def show_files(visit: Visit) -> Response:
+    """Show checkpoints and results with links to fetch them, which the page loads by itself."""
+    job_id = visit.path("job_id")
+    checkpoints = job_outputs.read_checkpoints(visit.ctx, visit.caller, job_id)
+    artifacts = job_outputs.read_artifacts(visit.ctx, visit.caller, job_id)
+    return render(
+        visit,
+        "job_files.html",
+        checkpoints=checkpoints.items,
+        artifacts=artifacts.items,
+        job_id=job_id,
+        is_train=visit.query("kind") == "train",
+    )
+
+
+def show_audits(visit: Visit) -> Response:
+    """Show the replay audits of a training job, which the page loads by itself."""
+    found = read_provenance(visit.ctx, visit.caller, visit.path("job_id"))
+    return render(visit, "job_audits.html", audits=found.provenance.audits, job_id=visit.path("job_id"))
+
+
+def show_pretraining(visit: Visit) -> Response:
+    """Show how a pre-training run goes on, which the page loads by itself."""
+    found = read_pretraining(visit.ctx, visit.caller, visit.path("job_id"))
+    return render(visit, "job_pretraining.html", found=found)
+
+
+def send_provenance(visit: Visit) -> Response:
+    """Send the signed record of a training job as a file, which `giornata verify` takes."""
+    job_id = visit.path("job_id")
+    content = read_provenance(visit.ctx, visit.caller, job_id).model_dump_json(indent=2)
+    headers = {"Content-Disposition": f'attachment; filename="provenance-{job_id}.json"'}
+    return Response(f"{content}\n", media_type="application/json", headers=headers)
+
+
+def send_picture(visit: Visit) -> Response:
+    """Send one picture among the results. The policy of the pages lets a browser load it from no other place."""
+    name = visit.path("name")
+    found = job_outputs.read_artifact(
+        visit.ctx, visit.caller, visit.path("job_id"), name, most_bytes=MOST_PICTURE_BYTES
+    )
+    if found.media_type not in SHOWN_TYPES:
+        raise NotFound(f"{name[:64]} is no picture")
+    kept = {"Cache-Control": "private, max-age=86400, immutable"}
+    return Response(found.content, media_type=found.media_type, headers=kept)
+
+
+def cancel_job(visit: Visit) -> Response:
+    """Cancel the job of the page."""
+    return _done(visit, lambda job_id: cancel(visit.ctx, visit.caller, job_id), "canceled")
+
+
+def retry_job(visit: Visit) -> Response:
+    """Try the job of the page again."""
+    return _done(visit, lambda job_id: retry(visit.ctx, visit.caller, job_id), "retried")
+
+
+def remove_job(visit: Visit) -> Response:
+    """Delete the job of the page, which has ended, with its results and checkpoints."""
+    job_id = visit.path("job_id")
+    try:
+        delete_job(visit.ctx, visit.caller, job_id)
+    except (Conflict, IllegalTransition) as error:
+        return _refused(visit, error.public, status_of(error))
+    return see(visit.url("/jobs", said="deleted"))
+
+
+def set_budget(visit: Visit) -> Response:
+    """Set the job's budget, or lift it by an empty field."""
+    given = visit.form.get("budget")
+    try:
+        wanted = None if not given else round(Decimal(given) * MICRO_USD)
+        asked = ChangeJob(budget_micro_usd=wanted)
+    except (InvalidOperation, ValueError, OverflowError):
+        faults = {"budget": "Type an amount in dollars above 0, such as 2.50, or leave the field empty."}
+        return _page(visit, get_job(visit.ctx, visit.caller, visit.path("job_id")), faults=faults)
+    return _done(visit, lambda job_id: change_job(visit.ctx, visit.caller, job_id, asked), "saved")
+
+
+def continue_job(visit: Visit) -> Response:
+    """Train on from the weights of a job that has ended, for so many steps."""
+    given = visit.form.get("steps")
+    if not (given.isascii() and given.isdigit() and int(given) > 0):
+        faults = {"steps": "Type a number of steps, such as 500."}
+        return _page(visit, get_job(visit.ctx, visit.caller, visit.path("job_id")), faults=faults)
+    asked = ContinueJob(spec={"max_train_steps": int(given)})
+    return _done(visit, lambda job_id: continue_training(visit.ctx, visit.caller, job_id, asked, None)[0], "saved")
+
+
+def story(job: Job) -> str:
+    """Return what became of the machines that the job lost; empty where there were none."""
+    if not job.interruptions:
+        return ""
+    machines = {each.machine_id for each in job.attempts if each.reason is not None and INTERRUPTION[each.reason]}
+    lost = plural(max(1, len(machines)), "machine")
+    often = "" if job.interruptions <= len(machines) else f" ({plural(job.interruptions, 'interruption')})"
+    if job.lost_s < 1:
+        return f"{lost} lost{often}, nothing lost."
+    return f"{lost} lost{often}, {duration(job.lost_s)} of work done again, no step missing."
+
+
+def _done(visit: Visit, verb: object, said: str) -> Response:
+    job_id = visit.path("job_id")
+    assert callable(verb)  # noqa: S101
+    try:
+        job: Job = verb(job_id)
+    except NotFound:
+        raise
+    except InvalidInput as error:
+        return _refused(visit, "; ".join(f"{each.where}: {each.message}" for each in error.faults), 400)
+    except GiornataError as error:
+        return _refused(visit, error.public, status_of(error))
+    visit.request.app.state.wakeup.notify()
+    return see(visit.url(f"/jobs/{job.id}", said=said))
+
+
+def _refused(visit: Visit, sentence: str, status: int) -> Response:
+    if status in {HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED}:
+        raise NotFound("there is no such page")
+    job = get_job(visit.ctx, visit.caller, visit.path("job_id"))
+    return _page(visit, job, refusal=f"{sentence[:1].upper()}{sentence[1:]}.", status=status)
+
+
+def _page(
+    visit: Visit, job: Job, *, refusal: str = "", faults: dict[str, str] | None = None, status: int = HTTPStatus.OK
+) -> Response:
+    writes = Scope.GENERATE if job.kind in ORDER_KINDS else Scope.JOBS_WRITE
+    may = visit.may(writes)
+    return render(
+        visit,
+        "job.html",
+        status=HTTPStatus.BAD_REQUEST if faults else status,
+        job=job,
+        story=story(job),
+        spec="\n".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in job.spec.items()),
+        result=json.dumps(job.result, indent=2, ensure_ascii=False) if job.result else "",
+        attempts=job.attempts[-MOST_ATTEMPTS:],
+        is_active=job.state in ACTIVE,
+        may_cancel=may and job.state in ACTIVE,
+        may_retry=may and (job.state in RETRYABLE or job.recovering or _is_in_doubt(job)),
+        may_delete=may and job.state not in ACTIVE,
+        is_in_doubt=_is_in_doubt(job),
+        may_continue=may and job.kind == "train" and job.state not in ACTIVE,
+        may_write=may,
+        refusal=refusal,
+        faults=faults or {},
+        typed=visit.form.typed(),
+    )
+
+
+def _is_in_doubt(job: Job) -> bool:
+    """True for a job whose result an audit contradicts. Such a job may be trained again though it succeeded."""
+    return job.suspect and job.state is JobState.SUCCEEDED
+
+
+def _timeline(visit: Visit, job: Job) -> Timeline | None:
+    if not job.attempts:
+        return None
+    now = datetime.fromtimestamp(visit.ctx.clock.now_ms() / 1000, tz=UTC)
+    spans = [
+        TimelineSpan(
+            number=each.number,
+            machine=each.node_name or each.machine_id,
+            began_at=each.started_at,
+            ended_at=each.ended_at,
+            ending=str(each.reason) if each.reason is not None and INTERRUPTION[each.reason] else "",
+        )
+        for each in job.attempts[-MOST_ATTEMPTS:]
+    ]
+    began_at = job.created_at if len(job.attempts) <= MOST_ATTEMPTS else spans[0].began_at
+    life = read_life(visit.ctx, visit.caller, job.id)
+    return draw_timeline(spans, life, began_at=began_at, until=job.ended_at or now)
+
+
+def _sheets(visit: Visit, artifacts: Sequence[Artifact]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return the sheets by ascending step, and the sheet of the finished job behind them."""
+    found: list[tuple[str, list[tuple[str, str]]]] = []
+    for each in sorted(artifacts, key=lambda one: (LAST_SHEET.search(one.name) is not None, one.name)):
+        step = SHEET.search(each.name)
+        if each.media_type not in SHOWN_TYPES or each.size_bytes > MOST_PICTURE_BYTES:
+            continue
+        if step is None and LAST_SHEET.search(each.name) is None:
+            continue
+        label = "end" if step is None else str(int(step.group(1)))
+        address = visit.url(f"/jobs/{visit.path('job_id')}/pictures/{each.name}", sha256=each.sha256[:16])
+        found.append((label, [(address, f"Samples at step {label}" if step else "Samples at the end")]))
+    return found[-MOST_SHEETS:]
+
+
+_JOB = "/projects/{project_id}/jobs/{job_id}"
+ROUTES = (
+    page(_JOB, show),
+    page(f"{_JOB}/pictures", show_pictures),
+    page(f"{_JOB}/pictures/{{name}}", send_picture),
+    page(f"{_JOB}/timeline", show_timeline),
+    page(f"{_JOB}/newest", show_newest),
+    page(f"{_JOB}/files", show_files),
+    page(f"{_JOB}/audits", show_audits),
+    page(f"{_JOB}/pretraining", show_pretraining),
+    page(f"{_JOB}/provenance", send_provenance),
+    action(f"{_JOB}/delete", remove_job),
+    action(f"{_JOB}/cancel", cancel_job),
+    action(f"{_JOB}/retry", retry_job),
+    action(f"{_JOB}/budget", set_budget),
+    action(f"{_JOB}/continue", continue_job),
+)

@@ -1,0 +1,1 @@
+"""Pages of pictures: orders, grids, the gallery, uploads. Read `generate_page` first."""

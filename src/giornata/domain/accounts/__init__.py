@@ -1,0 +1,1 @@
+"""Rules of people: signing in, notifications, and the audit log."""

@@ -1,0 +1,1 @@
+"""Rules of money and limits: costs, budgets, quotas. Read `money` first."""

@@ -1,0 +1,1 @@
+"""Rules of files: datasets, buckets, captions, transfers, and how long files are kept."""

@@ -1,0 +1,1 @@
+"""Rules of fleets: how many nodes there are, where, and which end. Read `scaling` first."""

@@ -1,0 +1,1 @@
+"""Messages about people: accounts, sessions, notifications, and the audit log. Read `people` first."""

@@ -1,0 +1,1 @@
+"""Checks of orders: contradictions, prompts, masks, and the models that they name."""

@@ -1,0 +1,1 @@
+"""Messages about orders of pictures and the gallery. Read `order_pictures` first."""

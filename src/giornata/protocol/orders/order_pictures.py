@@ -1,0 +1,68 @@
+"""Orders and their pictures as users see them: `POST /v1/generations`, and `GET /v1/jobs/{id}/pictures`."""
+
+from typing import Any
+
+from pydantic import Field
+
+from giornata.domain.generation.picture import PictureState
+from giornata.protocol.jobs import Job, MicroUsd, MinVram
+from giornata.protocol.model import Label, Message, Reply, Sha256
+from giornata.protocol.uploads import SignedUrl
+
+
+class GenerationRequest(Message):
+    """`POST /v1/generations`: the fields of a `generate` spec beside those of a job.
+
+    `prompt` may be a text or a list. `model` and `vae` may be names. A LoRA may be written `NAME:WEIGHT`. Names in
+    capitals are good too.
+    """
+
+    model_config = Message.model_config | {"extra": "allow"}
+
+    name: Label | None = Field(None, description="For people; defaults to the job's id.")
+    priority: int = Field(0, ge=-100, le=100, description="Higher goes first.")
+    labels: dict[str, str] = Field(default_factory=dict, max_length=32)
+    deadline_s: int | None = Field(None, ge=1, le=30 * 86_400, description="Expires when not done by then.")
+    budget_micro_usd: MicroUsd | None = Field(None, description="Paused when it has cost this; 1 USD is 1000000.")
+    min_vram_bytes: MinVram = None
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of the spec, under the names that the request has."""
+        return dict(self.model_extra or {})
+
+
+class OrderPicture(Reply):
+    """A picture of an order. `id` grows along the order as pictures end: pass it as Last-Event-ID to go on from
+    there."""
+
+    id: int = Field(0, description="Place among the pictures that have ended; 0: it has not ended.")
+    number: int = Field(description="Place in the order, from 0.")
+    state: PictureState
+    seed: int
+    prompt: str | None = Field(None, description="With each choice in braces and each wildcard as it was drawn.")
+    sha256: Sha256 | None = None
+    size_bytes: int | None = None
+    media_type: str
+    flags: tuple[str, ...] = Field(
+        (),
+        description="`blocked`: by the safety checker, and without a file. `unsafe`: the checker found "
+        "something, and the project keeps such pictures. `out-of-memory-once`: drawn again in a smaller batch.",
+    )
+    error: str | None = Field(None, description="Why it could not be drawn.")
+    filename: str = Field(description="A name for the file, which tells it from those of other orders.")
+    request: SignedUrl | None = Field(None, description="Fetches the file, for a while.")
+
+
+class OrderPicturePage(Reply):
+    """`GET /v1/jobs/{id}/pictures`; by number. Go on with `after=<next>`."""
+
+    items: tuple[OrderPicture, ...]
+    next: int | None = None
+
+
+class Generation(Reply):
+    """The reply of `POST /v1/generations`: the order, and its first pictures that are done."""
+
+    job: Job
+    pictures: tuple[OrderPicture, ...] = ()
+    next: int | None = Field(None, description="There are more: go on with `after` of the job's `pictures`.")

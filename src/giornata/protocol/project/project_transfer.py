@@ -1,0 +1,166 @@
+"""Messages that carry a project into another one: files of an export, jobs and histories of an import."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, Field, StringConstraints
+
+from giornata.protocol.events import EventType
+from giornata.protocol.generation.specs import MAX_PICTURES
+from giornata.protocol.model import ArtifactName, Count, Label, MediaType, Message, ObjectSize, Reply, Sha256
+from giornata.protocol.orders.gallery import Tag
+from giornata.protocol.uploads import Download, SignedUrl
+
+MOST_FILES = 200
+MOST_RESULTS = 5_000
+MOST_ROWS = 1_000
+MOST_ERROR_CHARS = 100_000
+MOST_MARKS = 1_000
+"""Tags of one picture at most."""
+MOST_EVENTS = 100_000
+"""Events of one imported job at most."""
+MOST_IMPORTED_PICTURES = 64
+"""Pictures of one request at most: storage is asked for each of them."""
+AttemptNumber = Annotated[int, Field(ge=0, le=1_000_000)]
+JobName = Annotated[str, StringConstraints(pattern=r"^job_[0-9a-z]{1,60}$")]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+EndedState = Literal["succeeded", "failed", "canceled", "expired"]
+
+
+class ExportFiles(Message):
+    """`POST /v1/export/files`: files of the project that an export puts into its archive."""
+
+    sha256s: tuple[Sha256, ...] = Field(min_length=1, max_length=MOST_FILES)
+
+
+class ExportedFiles(Reply):
+    """The reply of `POST /v1/export/files`: the source of each file, in the order asked."""
+
+    items: tuple[Download, ...]
+
+
+class ImportedCheckpoint(Message):
+    """A checkpoint of an imported job. The project has its bytes."""
+
+    step: Count
+    sha256: Sha256
+
+
+class ImportedArtifact(Message):
+    """A result of an imported job. The project has its bytes."""
+
+    name: ArtifactName
+    sha256: Sha256
+    media_type: MediaType
+
+
+class ImportJob(Message):
+    """`POST /v1/import/jobs`: a job that ended elsewhere, with its checkpoints and its results."""
+
+    imported_from: JobName = Field(description="Its id at home. It becomes the label `imported-from`.")
+    kind: Annotated[str, StringConstraints(min_length=1, max_length=32)]
+    name: Label | None = Field(None, description="For people; defaults to the job's id.")
+    state: EndedState
+    spec: dict[str, Any]
+    labels: dict[str, str] = Field(default_factory=dict, max_length=64)
+    priority: int = Field(0, ge=-100, le=100)
+    min_vram_bytes: Count = 0
+    step: Count = 0
+    error: Annotated[str, StringConstraints(max_length=MOST_ERROR_CHARS)] | None = None
+    result: dict[str, Any] = Field(default_factory=dict)
+    retry_of: JobName | None = Field(None, description="A job of this project.")
+    created_at: AwareDatetime
+    started_at: AwareDatetime | None = None
+    ended_at: AwareDatetime
+    checkpoints: tuple[ImportedCheckpoint, ...] = Field((), max_length=MOST_RESULTS)
+    artifacts: tuple[ImportedArtifact, ...] = Field((), max_length=MOST_RESULTS)
+    history_follows: bool = Field(
+        False, description="Pictures and a history are sent next; the import ends with the page that `is_last`."
+    )
+
+
+class ImportedPicture(Message):
+    """A picture of an imported order that had ended. A failed, blocked or deleted one has no bytes.
+
+    `place` counts the pictures of the order from 1 in the order in which they ended.
+    """
+
+    number: int = Field(ge=0, lt=MAX_PICTURES)
+    state: Literal["succeeded", "failed"]
+    place: int = Field(ge=1, le=MAX_PICTURES)
+    sha256: Sha256 | None = None
+    size_bytes: ObjectSize | None = None
+    flags: tuple[Literal["blocked", "out-of-memory-once", "unsafe"], ...] = Field((), max_length=3)
+    error: Annotated[str, StringConstraints(max_length=MOST_ERROR_CHARS)] | None = None
+    starred: bool = False
+    tags: tuple[Tag, ...] = Field((), max_length=MOST_MARKS)
+
+
+class ImportPictures(Message):
+    """`POST /v1/import/jobs/{job_id}/pictures`: pictures of an imported order whose history follows."""
+
+    pictures: tuple[ImportedPicture, ...] = Field(min_length=1, max_length=MOST_IMPORTED_PICTURES)
+
+
+class ImportedPictureUpload(Reply):
+    """A signed PUT for the bytes of one picture."""
+
+    number: int
+    request: SignedUrl
+
+
+class ImportedPictures(Reply):
+    """The reply of `POST /v1/import/jobs/{job_id}/pictures`.
+
+    Pictures whose bytes storage has are there now. For the others there is an upload each: send the bytes, then
+    the same request once more.
+    """
+
+    job_id: str
+    uploads: tuple[ImportedPictureUpload, ...] = ()
+
+
+class ImportedMetrics(Message):
+    """The metrics of one step of an imported job."""
+
+    step: Count
+    attempt: AttemptNumber
+    at: AwareDatetime
+    values: dict[Annotated[str, StringConstraints(min_length=1, max_length=128)], Number] = Field(max_length=256)
+
+
+class ImportedLine(Message):
+    """A line of an imported job's log. `number` counts the lines of its attempt."""
+
+    number: Count
+    attempt: AttemptNumber
+    at: AwareDatetime
+    line: Annotated[str, StringConstraints(max_length=100_000)]
+
+
+class ImportedEvent(Message):
+    """An event of an imported job. `number` counts the events of the job."""
+
+    number: int = Field(ge=0, lt=MOST_EVENTS)
+    type: EventType
+    attempt: AttemptNumber | None = None
+    at: AwareDatetime
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class ImportHistory(Message):
+    """`POST /v1/import/jobs/{job_id}/history`: metrics, lines and events. Those that are there already stay."""
+
+    metrics: tuple[ImportedMetrics, ...] = Field((), max_length=MOST_ROWS)
+    lines: tuple[ImportedLine, ...] = Field((), max_length=MOST_ROWS)
+    events: tuple[ImportedEvent, ...] = Field(
+        (), max_length=MOST_ROWS, description="In their order. Taken until the import has ended; webhooks get none."
+    )
+    is_last: bool = Field(False, description="The import of the job ends, and the event `job.imported` says so.")
+
+
+class ImportedHistory(Reply):
+    """The reply of `POST /v1/import/jobs/{job_id}/history`: the job, and when its history was written."""
+
+    job_id: str
+    at: datetime

@@ -1,0 +1,1 @@
+"""Results of training: checkpoints, files, sample images, metrics. Read `checkpoint_writer` first."""
