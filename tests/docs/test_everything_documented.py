@@ -39,7 +39,7 @@ def test_every_metric_is_in_the_reference() -> None:
 def claim_reasons() -> set[str]:
     """Every reason that a server gives to a node without a lease."""
     found = {answer.value for answer in Answer if answer not in (Answer.YES, Answer.CANARY)}
-    for file in (SOURCE / "control" / "attempts").glob("*.py"):
+    for file in (SOURCE / "control" / "attempts").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ClaimReply":
                 named = [each.value for each in node.keywords if each.arg == "reason"]

@@ -1,4 +1,4 @@
-"""The Python SDK over HTTP."""
+"""The Python SDK over HTTP. Read `client` first, then `storage.transfer`."""
 
 from giornata.client.client import STANDS_STILL, Client
 from giornata.client.retry import Backoff

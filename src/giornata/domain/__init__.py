@@ -1,1 +1,1 @@
-"""The rules, in the standard library only: no I/O, no clock, no randomness. Read `job` and `reasons` first."""
+"""The rules, in the standard library only: no I/O, clock or randomness. Read `jobs.job` and `jobs.reasons` first."""

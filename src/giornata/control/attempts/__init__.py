@@ -1,2 +1,4 @@
-"""An attempt's life: claim, heartbeat, commit, and each way in which it ends. Read claim, heartbeat, lapse and
-requeue in this order."""
+"""An attempt's life: claim, heartbeat, commit, and each way in which it ends.
+
+Read `claiming.claim`, `heartbeat`, `ending.lapse` and `ending.requeue` in this order.
+"""

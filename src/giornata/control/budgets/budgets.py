@@ -162,7 +162,7 @@ def resume_job(tx: Transaction, job: JobRow, *, at_ms: int) -> JobState:
 
 
 def reserve(tx: Transaction, ctx: Foundations, job: JobRecord, *, project: ProjectRecord | None = None) -> JobRecord:
-    """Return the job with the money that it sets aside until its end; see `domain.billing.budget.reservation_micro_usd`.
+    """Return the job with the money that it sets aside until its end, as `reservation_micro_usd` computes it.
 
     `project` is the job's, where it has been read already. A budget per month has to have room in the month of the
     submission. In a project with a budget two requests at once wait for one another here. Raises OverBudget when what

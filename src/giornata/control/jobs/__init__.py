@@ -1,1 +1,1 @@
-"""Jobs as users see them: submission, faults of a spec, retries, estimates and replies. Read submit first."""
+"""Jobs as users see them: submitted, read, stopped, retried. Read `submission.submit` first."""

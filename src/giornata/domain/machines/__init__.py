@@ -1,1 +1,1 @@
-"""Rules of machines: their health, their checks, their ids, and what their logs and steps show. Read `health` first."""
+"""Rules of machines: their health, checks and ids, and what their logs and steps show. Read `health` first."""

@@ -87,7 +87,7 @@ _OPEN = sa.insert(ledger).values(
 
 
 def amount_micro_usd(price: sa.ColumnElement[int], billed_ms: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    """Return `domain.billing.money.cost_micro_usd` in SQL: a heartbeat need not read the row first. A test compares the two.
+    """Return `money.cost_micro_usd` in SQL: a heartbeat need not read the row first. A test compares the two.
 
     Whole hours are apart, so that no product leaves 64 bits.
     """

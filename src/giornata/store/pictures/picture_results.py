@@ -34,7 +34,7 @@ _RESULT = ("state", "sha256", "size_bytes", "flags", "error")
 def settle_in_one(
     connection: sa.Connection, given: Sequence[LeaseResults], *, at_ms: int
 ) -> Mapping[str, LeaseSettled]:
-    """Store the results in one statement; see `giornata.control.ports.node_queries.picture_store.PictureLeases.settle_each`."""
+    """Store the results in one statement, as the port `PictureLeases.settle_each` says."""
     ending = [each.attempt_id for each in given if each.ends]
     values = {"leases": [each.attempt_id for each in given], ROWS: _rows_of(given)}
     values |= {"ending": ending, "until": at_ms} if ending else {}

@@ -153,8 +153,10 @@ class TrainWorkload:
         return taught(self._warm(spec, start.hub_token, lambda: reporter.phase("loading")), spec)
 
     def joins(self, start: Start) -> str | None:
-        """Return the attempt's key, see giornata.protocol.node.joint. None also for a wrong spec: its own attempt will say
-        so."""
+        """Return the attempt's key, see giornata.protocol.node.joint.
+
+        None also for a wrong spec: its own attempt will say so.
+        """
         if start.kind in OF_TRAINING:
             return None
         try:

@@ -70,7 +70,7 @@ class HeldOut:
     def encoded(
         cls, base: BaseModel, spec: TrainSpec, held: SampleSet, objective: Objective, *, seed: int, tick: Tick
     ) -> "HeldOut":
-        """Encode the held-out pictures. Raises WorkloadFailed as `giornata.workloads.train.inputs.encoding.cache_inputs`."""
+        """Encode the held-out pictures. Raises WorkloadFailed as `encoding.cache_inputs` does."""
         count = len(held.samples)
         plain = spec.model_copy(
             update={
