@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from http.client import HTTPConnection
 from typing import Any
 
-PARTS = (("", 10.0), ("/pictures", 30.0), ("/files", 30.0))
-"""What a page of a running job loads again, and after how many seconds, as its template says."""
+PARTS = (("/head", 20.0), ("/timeline", 60.0))
+"""What a page of a running job loads again by the clock, and after how many seconds, as its template says."""
 PASSWORD = "a long sentence of theirs"
 START_S = 10.0
 

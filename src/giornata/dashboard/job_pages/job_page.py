@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from http import HTTPStatus
+from typing import Any
 
 from fastapi import Response
 
@@ -47,6 +48,12 @@ MOST_ATTEMPTS = 50
 def show(visit: Visit) -> Response:
     """Show the page of one job."""
     return _page(visit, get_job(visit.ctx, visit.caller, visit.path("job_id")))
+
+
+def show_head(visit: Visit) -> Response:
+    """Show the state, the progress and the cost of a job, which the page loads again while the job lives."""
+    job = get_job(visit.ctx, visit.caller, visit.path("job_id"))
+    return render(visit, "job_head.html", **_head(visit, job))
 
 
 def show_pictures(visit: Visit) -> Response:
@@ -198,28 +205,39 @@ def _refused(visit: Visit, sentence: str, status: int) -> Response:
 def _page(
     visit: Visit, job: Job, *, refusal: str = "", faults: dict[str, str] | None = None, status: int = HTTPStatus.OK
 ) -> Response:
-    writes = Scope.GENERATE if job.kind in ORDER_KINDS else Scope.JOBS_WRITE
-    may = visit.may(writes)
+    may = _may_write(visit, job)
     return render(
         visit,
         "job.html",
         status=HTTPStatus.BAD_REQUEST if faults else status,
-        job=job,
-        story=story(job),
+        **_head(visit, job),
         spec="\n".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in job.spec.items()),
         result=json.dumps(job.result, indent=2, ensure_ascii=False) if job.result else "",
         attempts=job.attempts[-MOST_ATTEMPTS:],
-        is_active=job.state in ACTIVE,
-        may_cancel=may and job.state in ACTIVE,
-        may_retry=may and (job.state in RETRYABLE or job.recovering or _is_in_doubt(job)),
-        may_delete=may and job.state not in ACTIVE,
-        is_in_doubt=_is_in_doubt(job),
         may_continue=may and job.kind == "train" and job.state not in ACTIVE,
         may_write=may,
         refusal=refusal,
         faults=faults or {},
         typed=visit.form.typed(),
     )
+
+
+def _head(visit: Visit, job: Job) -> dict[str, Any]:
+    """Return what the head of the page shows."""
+    may = _may_write(visit, job)
+    return {
+        "job": job,
+        "story": story(job),
+        "is_active": job.state in ACTIVE,
+        "may_cancel": may and job.state in ACTIVE,
+        "may_retry": may and (job.state in RETRYABLE or job.recovering or _is_in_doubt(job)),
+        "may_delete": may and job.state not in ACTIVE,
+        "is_in_doubt": _is_in_doubt(job),
+    }
+
+
+def _may_write(visit: Visit, job: Job) -> bool:
+    return visit.may(Scope.GENERATE if job.kind in ORDER_KINDS else Scope.JOBS_WRITE)
 
 
 def _is_in_doubt(job: Job) -> bool:
@@ -264,6 +282,7 @@ def _sheets(visit: Visit, artifacts: Sequence[Artifact]) -> list[tuple[str, list
 _JOB = "/projects/{project_id}/jobs/{job_id}"
 ROUTES = (
     page(_JOB, show),
+    page(f"{_JOB}/head", show_head),
     page(f"{_JOB}/pictures", show_pictures),
     page(f"{_JOB}/pictures/{{name}}", send_picture),
     page(f"{_JOB}/timeline", show_timeline),

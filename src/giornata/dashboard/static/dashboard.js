@@ -101,10 +101,12 @@
 
   let wake = null;
   const wait = (ms) => new Promise((done) => { wake = done; setTimeout(done, ms); });
-  let pending = null;
-  const refresh = () => {
-    pending ??= setTimeout(() => { pending = null; document.body.dispatchEvent(new Event("fresh")); }, 1000);
+  // After an event the page's head and log are loaded within a second, and its heavier parts within five.
+  const pending = {};
+  const tell = (name, ms) => {
+    pending[name] ??= setTimeout(() => { delete pending[name]; document.body.dispatchEvent(new Event(name)); }, ms);
   };
+  const refresh = () => { tell("fresh", 1000); tell("changed", 5000); };
 
   addEventListener("offline", () => setLive("network", false));
   addEventListener("online", () => { setLive("network", true); wake?.(); refresh(); });
