@@ -52,7 +52,7 @@ def test_kernels_that_agree_count_and_are_asked_alone_from_then_on(precision: st
     for _ in range(2):
         assert torch.equal(trial(layer.one_pass()), alone.one_pass().plainly())
         assert torch.equal(layer.weight.grad, alone.weight.grad)
-    assert layer.passes == [True, False, True]
+    assert layer.passes == [True, True, False, True]
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
@@ -69,6 +69,20 @@ def test_no_number_is_no_agreement(off: dict[str, float]) -> None:
     layer = Layer(**off)
     with pytest.raises(KernelsDiffer):
         layer.trial()(layer.one_pass())
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_kernels_that_do_not_repeat_their_bytes_are_not_used(what: str) -> None:
+    class Drifting(Layer):
+        """Kernels whose second pass differs in the last bit of a float."""
+
+        def run(self, inputs: Tensors) -> torch.Tensor:
+            setattr(self, f"{what}_off", 2.0**-22 * len(self.passes))
+            return super().run(inputs)
+
+    drifting = Drifting()
+    with pytest.raises(KernelsDiffer, match="other bytes when it is made a second time"):
+        drifting.trial()(drifting.one_pass())
 
 
 def test_regions_run_plainly_for_a_while_and_keep_their_kernels() -> None:

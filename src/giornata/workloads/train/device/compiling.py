@@ -264,10 +264,11 @@ def begin_again(optimizer: JobOptimizer, writer: CheckpointWriter, kernels: Kern
 
 # ---- the trial: compiled kernels against plain ones, in the first pass of an attempt
 #
-# Compiled kernels round differently, so bytes cannot be compared. What is compared is the loss, and the length of
-# the difference of all gradients against the length of the plain gradients. When both agree, the pass by kernels
-# counts, and the job has the bits of a job with kernels. Otherwise the attempt begins anew without kernels, and the
-# job has the bits of a job without. So the check changes no result.
+# Compiled kernels round differently than plain ones, so those bytes cannot be compared. What is compared to the byte
+# is the pass with itself: made twice from one state, it must give equal bytes, or no resume could be exact. Against
+# plain kernels the loss is compared, and the length of the difference of all gradients with the length of the plain
+# ones. When all agree, the pass by kernels counts, and the job has the bits of a job with kernels. Otherwise the
+# attempt begins anew without kernels, and the job has the bits of a job without. So the check changes no result.
 
 LOSS_TOLERANCE: Mapping[str, float] = MappingProxyType({"no": 1e-4, "bf16": 1e-2})
 GRADIENT_TOLERANCE: Mapping[str, float] = MappingProxyType({"no": 1e-2, "bf16": 1e-1})
@@ -275,13 +276,14 @@ GRADIENT_TOLERANCE: Mapping[str, float] = MappingProxyType({"no": 1e-2, "bf16": 
 
 
 class KernelsDiffer(Exception):
-    """An error: compiled kernels gave another result than plain ones."""
+    """An error: compiled kernels gave another result than plain ones, or than themselves."""
 
 
 class KernelTrial:
     """A maker of passes by `make`; the first one also with plain kernels, which `plain` switches on.
 
-    The first pass raises KernelsDiffer when the two differ by more than the tolerances.
+    The first pass raises KernelsDiffer when the two differ by more than the tolerances, and when a second pass by
+    compiled kernels has other bytes than the first.
     """
 
     def __init__(
@@ -304,6 +306,9 @@ class KernelTrial:
         before = copies_of(gradients)
         loss = self._make(one)
         after = copies_of(gradients)
+        put_back(gradients, before)
+        again = self._make(one)
+        _require_equal([loss, *after], [again, *gradients])
         put_back(gradients, before)
         with self._plain():
             plain_loss = one.plainly()
@@ -330,6 +335,11 @@ class KernelTrial:
             if not distance <= tolerance * size:  # a NaN is no agreement
                 message = f"{what} of the first pass by compiled kernels differ by {distance:.3g} from those of plain"
                 raise KernelsDiffer(f"{message} ones, which are {size:.3g}; at most {tolerance:g} of that is allowed")
+
+
+def _require_equal(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> None:
+    if not all(torch.equal(one, other) for one, other in zip(first, second, strict=True)):
+        raise KernelsDiffer("the first pass by compiled kernels has other bytes when it is made a second time")
 
 
 def _flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
