@@ -49,11 +49,13 @@ pretrain-demo: $(STAMP)
 demo: $(STAMP)
 	@$(BIN)/python -m examples.demo $(DEMO_FLAGS)
 
-test: lint types contracts docs unit contract sim system
+test: check contract sim system
 
 long: learning faults pretrain
 
-check: lint types contracts docs unit
+# The unit tests beside all the others, which take one core between them.
+check: $(STAMP)
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target unit types docs contracts lint
 
 lint: $(STAMP)
 	@$(BIN)/ruff check
@@ -133,7 +135,7 @@ audit:
 odd-time: $(STAMP)
 	@for odd in "<+14>-14 2147483647999" "NST3:30NDT,M3.2.0,M11.1.0 1772947799000"; do \
 	  set -- $$odd; echo "TZ=$$1 LC_ALL=C, the clock at $$2 ms"; \
-	  for tests in "tests/unit tests/docs" "tests/contract/store tests/contract/blobs"; do \
+	  for tests in "tests/unit tests/docs" "tests/contract/store tests/contract/blobs tests/contract/http tests/contract/dashboard tests/contract/cli"; do \
 	    TZ=$$1 LC_ALL=C LANG=C GIORNATA_TEST_NOW_MS=$$2 $(BIN)/python -m pytest -q -n 2 --dist loadfile $$tests || exit 1; \
 	  done; \
 	done

@@ -1,6 +1,6 @@
 """What a user can meet is documented: metrics, reasons, answers to claims.
 
-Other tests hold the rest: test_generated.py settings and commands, tests/unit/api/test_document.py routes, error
+Other tests hold the rest: test_generated.py settings and commands, tests/contract/http/test_document.py routes, error
 codes, states and events of jobs, test_webhook_pages.py events of operators, tests/unit/deploy/test_monitoring.py
 alerts, tests/unit/agent/test_protocol_page.py messages of the node's protocol.
 """

@@ -1,13 +1,15 @@
 """The HTTP API as one app: its routes, its middleware, and what they share."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from anyio import CapacityLimiter
 from fastapi import Depends, FastAPI
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from giornata import __version__
@@ -80,6 +82,10 @@ _ROUTERS = (
     node.router,
     node.attempts,
 )
+_OF_EVERY_ROUTE: Mapping[str, Any] = {
+    "dependencies": [Depends(only_known_query)],
+    "generate_unique_id_function": operation_id,
+}
 _CORS_REQUEST = ["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "Prefer", "Range", "X-API-Key"]
 _CORS_REPLY = ["Content-Range", "ETag", "Location", "Preference-Applied", "Retry-After", "X-Request-Id", *NAMES]
 
@@ -109,7 +115,7 @@ def create_app(
         disks=disks,
         ended_pictures=ctx.ended_pictures,
     )
-    routers = (*_ROUTERS, health_routes({**_own_checks(ctx), **(checks or {})}, loops_status))
+    health = health_routes({**_own_checks(ctx), **(checks or {})}, loops_status)
     app = FastAPI(
         title="Giornata",
         version=__version__,
@@ -117,11 +123,10 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        dependencies=[Depends(only_known_query)],
-        generate_unique_id_function=operation_id,
+        **_OF_EVERY_ROUTE,
         middleware=[
             *_middleware(settings, metrics),
-            Middleware(KnownQuery, routers=routers),
+            Middleware(KnownQuery, routers=(*_ROUTERS, health)),
             Middleware(FastNodeRoutes, ctx=ctx, routers=(node.router, node.attempts, jobs.router)),
         ],
     )
@@ -148,8 +153,8 @@ def create_app(
     app.state.provider_threads = CapacityLimiter(settings.provider_threads)
     app.state.sign_ins = ConnectionQuota("sign-ins", most=settings.sign_ins_per_address, whose="this address")
     install_handlers(app)
-    for router in routers:
-        app.include_router(router)
+    app.router.routes.extend(_shared_routes())
+    app.include_router(health)
     # Who has a better page for one of these paths puts its route here: no request of the API is matched later for it.
     app.state.before_pages = len(app.router.routes)
     # A provider sends browsers back with parameters of its own: pages are not held to theirs.
@@ -158,6 +163,18 @@ def create_app(
         app.include_router(blob_routes(ctx.blobs, threads=settings.blob_threads))
     install_openapi(app, settings)
     return app
+
+
+@cache
+def _shared_routes() -> Sequence[BaseRoute]:
+    """Return the routes of `_ROUTERS`, which all apps of a process share: building them takes long.
+
+    What differs between apps is found by `request.app`.
+    """
+    builder = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, **_OF_EVERY_ROUTE)
+    for router in _ROUTERS:
+        builder.include_router(router)
+    return tuple(builder.router.routes)
 
 
 def _idempotency(asked: JobRequest) -> Hashable:

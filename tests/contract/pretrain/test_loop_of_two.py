@@ -17,6 +17,8 @@ from giornata.pretrain.training.export import export
 from giornata.pretrain.training.loop import train
 from giornata.protocol.pretraining import Parallel, PretrainConfig
 
+pytestmark = pytest.mark.long
+
 WORLD = 2
 
 

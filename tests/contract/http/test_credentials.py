@@ -5,9 +5,18 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from tests.contract.http.test_refusals import (
+    ATTEMPT_ROUTES,
+    NODE,
+    UNKNOWN,
+    USER_ROUTES,
+    WEBHOOK,
+    ask,
+    is_problem,
+    lease,
+)
 from tests.fixtures.people import browser_of, new_person
 from tests.fixtures.served import Served, serving
-from tests.unit.api.test_refusals import ATTEMPT_ROUTES, NODE, UNKNOWN, USER_ROUTES, WEBHOOK, ask, is_problem, lease
 
 from giornata.protocol.account.people import Role
 

@@ -3,9 +3,9 @@
 import httpx
 import pytest
 from pydantic import ValidationError
+from tests.contract.http.test_input import faults
+from tests.contract.http.test_refusals import lease
 from tests.fixtures.served import Served, a_dataset
-from tests.unit.api.test_input import faults
-from tests.unit.api.test_refusals import lease
 
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.specs import TrainSpec

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 from starlette.types import Message, Receive, Scope, Send
+from tests.contract.http.test_refusals import ATTEMPT_ROUTES, NODE, lease
 from tests.fixtures.served import Served
-from tests.unit.api.test_refusals import ATTEMPT_ROUTES, NODE, lease
 
 from giornata.api.app import create_app
 from giornata.api.job_routes import jobs

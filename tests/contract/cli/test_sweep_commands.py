@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.contract.cli.conftest import CommandResult
 from tests.fixtures.served import Served
-from tests.unit.cli.conftest import CommandResult
 
 Run = Callable[..., CommandResult]
 MODEL = ("--model", "some/model", "--instance-prompt", "a photo of sks dog")

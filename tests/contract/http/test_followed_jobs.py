@@ -6,11 +6,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.contract.http.test_connection_quota import following, until
+from tests.contract.http.test_streams import submitted
+from tests.contract.http.test_wakeup import LONG_S, settled
 from tests.fixtures.rows_read import sent_statements
 from tests.fixtures.served import Served, serving
-from tests.unit.api.test_connection_quota import following, until
-from tests.unit.api.test_streams import submitted
-from tests.unit.api.test_wakeup import LONG_S, settled
 
 from giornata.api.replies.followed_jobs import FollowedJobs, Follower
 from giornata.api.settings import ApiSettings

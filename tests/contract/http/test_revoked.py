@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from tests.contract.http.test_streams import submitted
 from tests.fixtures.people import browser_of, new_person
 from tests.fixtures.served import QUICK, Served, serving
-from tests.unit.api.test_streams import submitted
 
 from giornata.api.app import create_app
 from giornata.api.server import HttpServer, listen

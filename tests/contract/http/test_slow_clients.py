@@ -13,10 +13,10 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from tests.contract.http.test_blobs import ticket
+from tests.contract.http.test_refusals import NODE, lease
+from tests.contract.http.test_server import long_claim
 from tests.fixtures.served import QUICK, Served
-from tests.unit.api.test_blobs import ticket
-from tests.unit.api.test_refusals import NODE, lease
-from tests.unit.api.test_server import long_claim
 
 from giornata.api.app import create_app
 from giornata.api.requests.connection import MAX_HEADER_BYTES, Timeouts

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
+from tests.contract.http.test_operation import answer
+from tests.contract.http.test_refusals import lease
 from tests.fixtures.contexts import ManualClock
 from tests.fixtures.served import Served, serving
-from tests.unit.api.test_operation import answer
-from tests.unit.api.test_refusals import lease
 
 from giornata.api.app import create_app
 from giornata.api.replies.problems import problem_of

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
+from tests.contract.http.test_refusals import NODE, is_problem
 from tests.fixtures.served import Served
-from tests.unit.api.test_refusals import NODE, is_problem
 
 from giornata.client.node import NodeClient
 from giornata.client.trust import trusted

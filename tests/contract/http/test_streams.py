@@ -3,8 +3,8 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
+from tests.contract.http.test_refusals import lease
 from tests.fixtures.served import Served
-from tests.unit.api.test_refusals import lease
 
 from giornata.protocol.jobs import Event
 

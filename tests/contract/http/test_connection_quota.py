@@ -7,8 +7,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.contract.http.test_streams import STREAM, submitted
 from tests.fixtures.served import Served, serving
-from tests.unit.api.test_streams import STREAM, submitted
 
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import ConnectionQuota

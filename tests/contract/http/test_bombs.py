@@ -4,8 +4,8 @@ import gzip
 
 import httpx
 import pytest
+from tests.contract.http.test_refusals import is_problem
 from tests.fixtures.served import Served
-from tests.unit.api.test_refusals import is_problem
 
 MIB = 2**20
 DEEP = {

@@ -11,9 +11,7 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
-from tests.fixtures.people import browser_of, new_person
-from tests.fixtures.served import Served
-from tests.unit.api.test_refusals import (
+from tests.contract.http.test_refusals import (
     FOREIGN,
     UNKNOWN,
     USER_ROUTES,
@@ -24,6 +22,8 @@ from tests.unit.api.test_refusals import (
     own_things,
     query_of,
 )
+from tests.fixtures.people import browser_of, new_person
+from tests.fixtures.served import Served
 
 from giornata.protocol.account.people import Role
 

@@ -4,8 +4,8 @@ import json
 
 import httpx
 import pytest
+from tests.contract.http.test_refusals import lease
 from tests.fixtures.served import Served
-from tests.unit.api.test_refusals import lease
 
 from giornata.api.requests.body_limits import check_json_text
 from giornata.domain.errors import InvalidInput
