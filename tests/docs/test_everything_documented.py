@@ -2,7 +2,7 @@
 
 Other tests hold the rest: test_generated.py settings and commands, tests/contract/http/test_document.py routes, error
 codes, states and events of jobs, test_webhook_pages.py events of operators, tests/unit/deploy/test_monitoring.py
-alerts, tests/unit/agent/test_protocol_page.py messages of the node's protocol.
+alerts, tests/contract/agent/test_protocol_page.py messages of the node's protocol.
 """
 
 import ast

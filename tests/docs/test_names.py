@@ -26,8 +26,8 @@ ALLOWED_PROSE = (
     "docs/glossary.md",  # lists the words
     "CHANGELOG.md",  # says how things were called when they came
     "tests/docs/test_names.py",
-    "tests/unit/agent/test_agent_engine_process.py",  # programs that send the message `seats`
-    "tests/unit/agent/test_agent_together.py",  # likewise
+    "tests/contract/agent/test_agent_engine_process.py",  # programs that send the message `seats`
+    "tests/contract/agent/test_agent_together.py",  # likewise
 )
 PRONOUN_TEST = re.compile(
     r"^(?:async )?def (test_(?:d\d+_)?(?:what|who|whose|whoever|nobody|it|its)_\w+)", re.MULTILINE

@@ -5,9 +5,9 @@ import time
 
 import httpx
 import pytest
-from tests.unit.agent.conftest import NodeFactory
-from tests.unit.agent.counting import ENDLESS, counted
-from tests.unit.agent.fake_node_api import AWAY, LOST, FakeNodeApi, api_ok, cut, lease, problem
+from tests.contract.agent.conftest import NodeFactory
+from tests.contract.agent.counting import ENDLESS, counted
+from tests.contract.agent.fake_node_api import AWAY, LOST, FakeNodeApi, api_ok, cut, lease, problem
 
 from giornata.agent.claiming import ExitCode
 from giornata.domain.errors import InvalidInput

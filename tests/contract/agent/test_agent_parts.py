@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.unit.agent.fake_node_api import LOST, FakeNodeApi, cut, lease, problem
+from tests.contract.agent.fake_node_api import LOST, FakeNodeApi, cut, lease, problem
 
 from giornata.agent.attempt.commands import ShutdownSignal
 from giornata.agent.attempt.events import Event

@@ -5,9 +5,9 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.unit.agent.conftest import NodeFactory
-from tests.unit.agent.fake_node_api import FakeNodeApi, lease
-from tests.unit.agent.test_agent_together import granted, leases, of, together
+from tests.contract.agent.conftest import NodeFactory
+from tests.contract.agent.fake_node_api import FakeNodeApi, lease
+from tests.contract.agent.test_agent_together import granted, leases, of, together
 
 from giornata.agent.attempt.commands import LEFT, RELEASED, ServerCommands, ShutdownSignal
 from giornata.agent.claiming import ExitCode

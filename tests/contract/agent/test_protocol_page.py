@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 import httpx
 import pytest
-from tests.unit.agent.conftest import COUNT_ENGINE
-from tests.unit.agent.fake_node_api import lease
+from tests.contract.agent.conftest import COUNT_ENGINE
+from tests.contract.agent.fake_node_api import lease
 
 from giornata.client.node import NodeClient
 from giornata.protocol.node.pipe import FromEngine, ToEngine

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.agent.conftest import NodeFactory
-from tests.unit.agent.counting import counted
-from tests.unit.agent.fake_node_api import LOST, Answer, FakeNodeApi, cut, lease, problem
+from tests.contract.agent.conftest import NodeFactory
+from tests.contract.agent.counting import counted
+from tests.contract.agent.fake_node_api import LOST, Answer, FakeNodeApi, cut, lease, problem
 
 from giornata.agent.claiming import ExitCode
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.agent.fake_node_api import FakeNodeApi
-from tests.unit.agent.test_agent_parts import Clock, calls, held, node_client
+from tests.contract.agent.fake_node_api import FakeNodeApi
+from tests.contract.agent.test_agent_parts import Clock, calls, held, node_client
 
 from giornata.agent.attempt.events import AttemptFailed
 from giornata.agent.transfer.blob_cache import BlobCache

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.agent.conftest import COUNT_ENGINE, PRELUDE
+from tests.contract.agent.conftest import COUNT_ENGINE, PRELUDE
 
 from giornata.agent.attempt.events import EngineEnded, EngineMessage, EngineStderr, Event
 from giornata.agent.engines.engine_process import EngineProcess

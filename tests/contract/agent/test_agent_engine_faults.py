@@ -7,8 +7,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.unit.agent.conftest import NodeFactory
-from tests.unit.agent.fake_node_api import LOST, FakeNodeApi, api_ok, lease, problem
+from tests.contract.agent.conftest import NodeFactory
+from tests.contract.agent.fake_node_api import LOST, FakeNodeApi, api_ok, lease, problem
 
 from giornata.agent.claiming import ExitCode
 from giornata.domain.jobs.reasons import Reason

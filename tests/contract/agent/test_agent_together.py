@@ -5,8 +5,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.unit.agent.conftest import Node, NodeFactory
-from tests.unit.agent.fake_node_api import LOST, FakeNodeApi, cut, lease, problem
+from tests.contract.agent.conftest import Node, NodeFactory
+from tests.contract.agent.fake_node_api import LOST, FakeNodeApi, cut, lease, problem
 
 from giornata.agent.claiming import ExitCode
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.agent.fake_node_api import FakeNodeApi
+from tests.contract.agent.fake_node_api import FakeNodeApi
 
 from giornata.agent.agent import Agent
 from giornata.agent.attempt.commands import ShutdownSignal

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
-from tests.unit.agent.fake_node_api import lease
+from tests.contract.agent.fake_node_api import lease
 
 from giornata.agent.claiming import Claiming, Companions, FurtherWork, JoiningJob, SentClaim, wanted_key
 from giornata.agent.engines.engine_process import EngineProcess

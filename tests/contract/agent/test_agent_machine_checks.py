@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.unit.agent.conftest import NodeFactory
-from tests.unit.agent.fake_node_api import FakeNodeApi, cut, lease, problem
+from tests.contract.agent.conftest import NodeFactory
+from tests.contract.agent.fake_node_api import FakeNodeApi, cut, lease, problem
 
 from giornata.agent.claiming import ExitCode
 from giornata.agent.machine.node_probes import NodeProbes, caches_of

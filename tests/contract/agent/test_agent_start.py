@@ -2,8 +2,8 @@
 
 import httpx
 import pytest
-from tests.unit.agent.conftest import NodeFactory
-from tests.unit.agent.fake_node_api import AWAY, FakeNodeApi, lease, problem
+from tests.contract.agent.conftest import NodeFactory
+from tests.contract.agent.fake_node_api import AWAY, FakeNodeApi, lease, problem
 
 from giornata.agent.claiming import ExitCode
 from giornata.agent.settings import faults_of_kinds

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.unit.agent.conftest import COUNT_ENGINE, DRAW_ENGINE, NodeFactory
-from tests.unit.agent.fake_node_api import AWAY, LOST, FakeNodeApi, api_ok, cut, lease, picture_lease, problem
+from tests.contract.agent.conftest import COUNT_ENGINE, DRAW_ENGINE, NodeFactory
+from tests.contract.agent.fake_node_api import AWAY, LOST, FakeNodeApi, api_ok, cut, lease, picture_lease, problem
 
 from giornata.agent.claiming import FETCHING_WAIT_S, ExitCode
 from giornata.protocol.node.pictures import PictureFlag

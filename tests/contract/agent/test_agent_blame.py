@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from tests.unit.agent.conftest import NodeFactory
-from tests.unit.agent.fake_node_api import FakeNodeApi, lease
+from tests.contract.agent.conftest import NodeFactory
+from tests.contract.agent.fake_node_api import FakeNodeApi, lease
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 

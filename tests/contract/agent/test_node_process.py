@@ -15,8 +15,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.unit.agent.conftest import COUNT_ENGINE
-from tests.unit.agent.fake_node_api import FakeNodeApi, lease
+from tests.contract.agent.conftest import COUNT_ENGINE
+from tests.contract.agent.fake_node_api import FakeNodeApi, lease
 
 PATIENCE_S = 20.0
 ENDLESS = {"steps": 10**9, "every": 10**9, "step_s": 0.001}
