@@ -141,6 +141,9 @@ def test_a_body_of_unknown_length_that_is_too_large(standing: Served) -> None:
         ("/v1/blobs/a%0Ab", "path"),
         (f"/v1/jobs/{'j' * 65}", "path.job_id"),
         ("/v1/nodes?gone=perhaps", "query.gone"),
+        ("/v1/pictures?since=0", "query.since"),
+        ("/v1/costs?until=1764000000.5", "query.until"),
+        ("/v1/costs/days?since=0", "query.since"),
     ],
 )
 def test_invalid_path_or_query_parameter_is_refused_with_its_location(

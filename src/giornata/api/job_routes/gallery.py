@@ -1,6 +1,5 @@
 """Routes of the gallery: find pictures of all orders, mark, delete and download several at once."""
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -8,6 +7,7 @@ from fastapi.responses import StreamingResponse
 
 from giornata.api.replies.openapi import USER, USER_CHANGE
 from giornata.api.requests.callers import Ctx, ReadLists, User
+from giornata.api.requests.dates import Instant
 from giornata.api.requests.lists import Cursor, Limit
 from giornata.control.end_of_life import delete_pictures as deletion
 from giornata.control.jobs.reading import gallery
@@ -39,8 +39,8 @@ async def find_pictures(
     ] = None,
     model: Annotated[Name, Query(description="The base model, as the order named it.")] = None,
     lora: Annotated[Name, Query(description="A LoRA, as the order named it; JOB finds JOB@STEP, too.")] = None,
-    since: Annotated[datetime | None, Query(description="RFC 3339; ordered not before this instant.")] = None,
-    until: Annotated[datetime | None, Query(description="RFC 3339; ordered before this instant.")] = None,
+    since: Annotated[Instant | None, Query(description="RFC 3339; ordered not before this instant.")] = None,
+    until: Annotated[Instant | None, Query(description="RFC 3339; ordered before this instant.")] = None,
     starred: Annotated[bool, Query(description="Only pictures with a star.")] = False,
     tag: Annotated[list[TagName] | None, Query(max_length=20, description="Repeated; all must be there.")] = None,
     cursor: Cursor = None,

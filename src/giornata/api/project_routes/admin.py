@@ -1,12 +1,12 @@
 """Routes of projects: their keys, limits, money and secrets, and the nodes that they see."""
 
-from datetime import date, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response, status
 
 from giornata.api.replies.openapi import USER, USER_CHANGE, USER_ITEM, refusals
 from giornata.api.requests.callers import Ctx, ReadLists, User, Wake
+from giornata.api.requests.dates import Day, Instant
 from giornata.api.requests.lists import Cursor, Limit
 from giornata.control.access import keep_secrets, keys
 from giornata.control.fleets import nodes
@@ -121,8 +121,8 @@ async def get_costs(
     ctx: Ctx,
     lists: ReadLists,
     caller: User,
-    since: Annotated[datetime | None, Query(description="RFC 3339; thirty days before `until` by default.")] = None,
-    until: Annotated[datetime | None, Query(description="RFC 3339; now by default.")] = None,
+    since: Annotated[Instant | None, Query(description="RFC 3339; thirty days before `until` by default.")] = None,
+    until: Annotated[Instant | None, Query(description="RFC 3339; now by default.")] = None,
 ) -> Response:
     """Return the costs of the project's work; for a root admin of all projects, and the bills of the fleets."""
     return await lists.page(read_costs.read_costs, ctx, caller, since, until)
@@ -134,8 +134,8 @@ async def get_daily_costs(
     ctx: Ctx,
     lists: ReadLists,
     caller: User,
-    since: Annotated[date | None, Query(description="29 days before `until` by default.")] = None,
-    until: Annotated[date | None, Query(description="Today by default, in UTC.")] = None,
+    since: Annotated[Day | None, Query(description="29 days before `until` by default.")] = None,
+    until: Annotated[Day | None, Query(description="Today by default, in UTC.")] = None,
     label: Annotated[
         str | None, Query(pattern=f"^{LABEL_NAME.pattern}$", description="One line for each value of this label.")
     ] = None,

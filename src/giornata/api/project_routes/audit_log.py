@@ -1,6 +1,5 @@
 """Routes of the audit log: its rows, its chains as JSON Lines, and their newest rows."""
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
@@ -8,6 +7,7 @@ from starlette.concurrency import run_in_threadpool
 
 from giornata.api.replies.openapi import USER_ITEM
 from giornata.api.requests.callers import Ctx, ReadLists, User
+from giornata.api.requests.dates import Instant
 from giornata.api.requests.lists import LARGEST_ID, Cursor, Limit
 from giornata.control.access import read_audit_log
 from giornata.control.access.read_audit_log import instant_ms
@@ -38,8 +38,8 @@ async def list_audit_log(
     actor: Annotated[str | None, Query(max_length=200, description="Id of a person or a key.")] = None,
     verb: Annotated[AuditVerb | None, Query(description="What was done.")] = None,
     target: Annotated[str | None, Query(max_length=512, description="Id or name of what was changed.")] = None,
-    since: Annotated[datetime | None, Query(description="RFC 3339; not before this instant.")] = None,
-    until: Annotated[datetime | None, Query(description="RFC 3339; before this instant.")] = None,
+    since: Annotated[Instant | None, Query(description="RFC 3339; not before this instant.")] = None,
+    until: Annotated[Instant | None, Query(description="RFC 3339; before this instant.")] = None,
     project_id: ProjectFilter = None,
     cursor: Cursor = None,
     limit: Limit = 100,
