@@ -12,11 +12,11 @@ from tests.contract.http.test_wakeup import LONG_S, settled
 from tests.fixtures.rows_read import sent_statements
 from tests.fixtures.served import Served, serving
 
-from giornata.api.replies.followed_jobs import FollowedJobs, Follower
+from giornata.api.replies.followed_jobs import FollowedJobs, Follower, Positions
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
+from giornata.control.access.authenticate import authenticate
 from giornata.control.jobs.reading.history_heads import HistoryPart, read_heads
-from giornata.domain.errors import Unauthenticated
 
 STREAMS, LOOKS = 50, 5
 PATIENT = ApiSettings(stream_poll_s=0.02)
@@ -45,18 +45,15 @@ class Room:
         self.served, self.wakeup = served, Wakeup(threads=1)
         self.jobs = FollowedJobs(served.ctx, self.wakeup, poll_s=0.01)
         self.ids = [submitted(served), submitted(served)]
-        self.read, self.lost = dict(read_heads(served.ctx, [(EVENTS, each) for each in self.ids])), set[str]()
+        self.read = dict(read_heads(served.ctx, [(EVENTS, each) for each in self.ids]))
+        made = [served.call("POST", "/v1/keys", served.keys.admin, json={"scope": "member"}).json() for _ in self.ids]
+        self.callers = [authenticate(served.ctx, each["secret"]) for each in made]
 
     def follower(self, number: int) -> Follower:
         """Return a follower that has read all."""
         job_id = self.ids[number]
-
-        def require_standing() -> None:
-            if job_id in self.lost:
-                raise Unauthenticated("the key is revoked")
-
         read = self.read[EVENTS, job_id]
-        return Follower(job_id=job_id, positions=lambda: [(EVENTS, read)], require_standing=require_standing)
+        return Follower(job_id=job_id, caller=self.callers[number], positions=lambda: [(EVENTS, read)])
 
     async def only_first_wakes(self, stack: ExitStack) -> None:
         """The second waits on while the first is woken, and after."""
@@ -80,7 +77,7 @@ def test_stream_is_woken_alone_when(served: Served, what: str) -> None:
         case "its job is deleted":
             served.client().delete_job(room.ids[0], cancel=True)
         case _:
-            room.lost.add(room.ids[0])
+            served.call("DELETE", f"/v1/keys/{room.callers[0].key_id}", served.keys.admin).raise_for_status()
 
     async def scene() -> None:
         with ExitStack() as stack:
@@ -106,11 +103,11 @@ def test_streams_look_for_themselves_when_the_shared_look_fails(
 ) -> None:
     room = Room(served)
 
-    def fail() -> None:
+    def fail() -> Positions:
         raise ValueError("a defect")
 
     async def scene() -> None:
-        broken = Follower(job_id=room.ids[0], positions=lambda: [(EVENTS, 0)], require_standing=fail)
+        broken = Follower(job_id=room.ids[0], caller=room.callers[0], positions=fail)
         other = room.follower(1)  # it has read all: only the failure wakes it
         with room.jobs.follow(broken), room.jobs.follow(other):
             assert await broken.wait(LONG_S) and await other.wait(LONG_S)

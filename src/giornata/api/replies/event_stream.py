@@ -93,8 +93,8 @@ class JobEndWatcher:
 class Stream:
     """One client that follows one part of one job. `read_page` takes (after, limit); the callables are synchronous.
 
-    `require_standing` raises Unauthenticated when the client's key is revoked. `seat` counts this stream until
-    the last byte is sent or the client is gone.
+    The stream ends when the `caller`'s key is revoked. `seat` counts it until the last byte is sent or the client is
+    gone.
     """
 
     def __init__(
@@ -104,7 +104,8 @@ class Stream:
         job_id: str,
         read_page: Callable[[int, int], Page],
         ending: JobEndWatcher,
-        require_standing: Callable[[], None],
+        ctx: Context,
+        caller: Caller,
         after: int,
         settings: ApiSettings,
         wakeup: Wakeup,
@@ -112,7 +113,7 @@ class Stream:
         seat: AbstractContextManager[None],
     ) -> None:
         self._part, self._job_id, self._read_page = part, job_id, read_page
-        self._ending, self._after, self._require_standing = ending, after, require_standing
+        self._ending, self._after, self._ctx, self._caller = ending, after, ctx, caller
         self._settings, self._wakeup, self._followed, self._seat = settings, wakeup, followed, seat
 
     async def respond(self) -> Response:
@@ -131,7 +132,7 @@ class Stream:
 
     def _next(self) -> tuple[bytes, bool]:
         """Return the messages to send next, and whether the job has ended. For a thread: a page is work."""
-        self._require_standing()
+        require_standing(self._ctx, self._caller)
         # The end is looked for first, so that nothing written between the two reads is missed.
         over = self._ending.reached()
         items = self._read_page(self._after, PAGE).items
@@ -144,7 +145,7 @@ class Stream:
 
     async def _messages(self, sent: bytes, over: bool) -> AsyncIterator[bytes]:
         now_s, keep_alive_s = asyncio.get_running_loop().time, self._settings.keep_alive_s
-        follower = Follower(job_id=self._job_id, positions=self._positions, require_standing=self._require_standing)
+        follower = Follower(job_id=self._job_id, caller=self._caller, positions=self._positions)
         yield KEEP_ALIVE
         spoke_s = now_s()
         with self._followed.follow(follower):
@@ -189,7 +190,8 @@ class StreamRequest:
             job_id=job_id,
             read_page=read_page,
             ending=JobEndWatcher(partial(job_outputs.read_events, self.ctx, self.caller, job_id)),
-            require_standing=partial(require_standing, self.ctx, self.caller),
+            ctx=self.ctx,
+            caller=self.caller,
             after=after if self.last_event_id is None else self.last_event_id,
             settings=state.settings,
             wakeup=state.wakeup,

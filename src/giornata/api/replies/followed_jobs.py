@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from giornata.api.wakeup import Wakeup
+from giornata.control.access.authenticate import require_standing
+from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.reading.history_heads import Heads, HistoryPart, read_heads
 from giornata.domain.errors import Unauthenticated
 
 log = logging.getLogger(__name__)
 
-LOOKS_PER_POLL = 10
+LOOKS_PER_POLL = 4
 """The most looks in `poll_s`, however often something changes."""
 Positions = Sequence[tuple[HistoryPart, int]]
 
@@ -25,14 +27,11 @@ Positions = Sequence[tuple[HistoryPart, int]]
 class Follower:
     """A stream of one job, inside an event loop.
 
-    `positions` returns the last id that the stream has read of each part. `require_standing` raises Unauthenticated
-    when the client's key is good no more. Another thread calls both.
+    `positions` returns the last id that the stream has read of each part; another thread calls it.
     """
 
-    def __init__(
-        self, *, job_id: str, positions: Callable[[], Positions], require_standing: Callable[[], None]
-    ) -> None:
-        self._job_id, self._positions, self._require_standing = job_id, positions, require_standing
+    def __init__(self, *, job_id: str, caller: Caller, positions: Callable[[], Positions]) -> None:
+        self._job_id, self.caller, self._positions = job_id, caller, positions
         self._event = asyncio.Event()
 
     @property
@@ -44,14 +43,6 @@ class Follower:
         """Return True when the stream is behind one of the heads, and when its job is gone."""
         gone = (HistoryPart.EVENTS, self._job_id) not in heads
         return gone or any(heads.get((part, self._job_id), 0) > read for part, read in self._positions())
-
-    def may_stay(self) -> bool:
-        """Return False when the client's key is good no more."""
-        try:
-            self._require_standing()
-        except Unauthenticated:
-            return False
-        return True
 
     def wake(self) -> None:
         """Let the stream look for itself. Called in the event loop of the stream."""
@@ -88,7 +79,7 @@ class FollowedJobs:
             self._followers.discard(follower)
 
     async def _watch_store(self) -> None:
-        """Look while somebody follows. A look comes at the earliest a tenth of `poll_s` after the last one."""
+        """Look while somebody follows. A look comes at the earliest `poll_s / LOOKS_PER_POLL` after the last one."""
         with self._wakeup.listen() as listener:
             while self._followers and not self._wakeup.closed:
                 await listener.wait(self._poll_s)
@@ -110,6 +101,14 @@ class FollowedJobs:
 
     def _behind(self, followers: Sequence[Follower]) -> Sequence[Follower]:
         """Return those that have to look. For a thread: it asks the store."""
-        ended = {each for each in followers if not each.may_stay()}
+        ended = {caller for caller in {each.caller for each in followers} if not self._may_stay(caller)}
         heads = read_heads(self._ctx, {one for each in followers for one in each.followed})
-        return [each for each in followers if each in ended or each.has_to_look(heads)]
+        return [each for each in followers if each.has_to_look(heads) or each.caller in ended]
+
+    def _may_stay(self, caller: Caller) -> bool:
+        """Return False when the caller's key or session is good no more."""
+        try:
+            require_standing(self._ctx, caller)
+        except Unauthenticated:
+            return False
+        return True
