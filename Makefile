@@ -1,7 +1,7 @@
 # make docs      the documentation as a site, into build/site
 # make demo      the main job, end to end, on this machine
 # make pretrain-demo  pre-training from pictures to samples, with a trainer killed in each phase: three to four minutes on two cores
-# make check     format, lint, types, contracts, unit tests: three minutes on two cores
+# make check     format, lint, types, contracts, unit tests: two minutes on two cores
 # make test      the same, parts and whole jobs on real databases, storage and processes: some 25 minutes
 # make browser   the dashboard in Debian's Chromium: what people do, accessibility, screenshots in build/screenshots: two minutes
 # make long      what takes longest, which `make test` leaves out: learning, compiled kernels, faults, pretrain: some 25 more

@@ -31,7 +31,7 @@ from giornata.dashboard.rendering import STATIC
 PROJECT = "default"
 RATIO_MARK, FIRST_BYTE_MARK_MS, BYTES_MARK, CLAIMS_MARK = 1.5, 150, 150_000, 0.9
 LEASE_S = 3600.0
-CLAIMS, CLIENTS = 300, 8
+CLAIMS, CLIENTS = 3000, 8
 # An order has a number that seven divides; the others were trainings, of which those up to 2 * QUEUED run.
 DONE_JOB, ORDER = "job_many97", "job_many98"
 RUNNING = [f"job_many{number}" for number in range(QUEUED + 1, 2 * QUEUED + 1) if number % 7]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from http.client import HTTPConnection
 from typing import Any
 
-PARTS = (("/head", 20.0), ("/timeline", 60.0))
+PARTS = (("/head", 30.0), ("/timeline", 120.0))
 """What a page of a running job loads again by the clock, and after how many seconds, as its template says."""
 PASSWORD = "a long sentence of theirs"
 START_S = 10.0

@@ -8,6 +8,8 @@ DAY_MS = 86_400_000
 APART_MS = 3 * 3_600_000
 """Between two jobs. 400 of them fill more than a month, so that no day and no month has more of many more."""
 NODES = 300
+CONNECTED = 60
+"""Nodes that are heard of, more than a page shows: the page of a small fleet is as long as that of a large one."""
 QUEUED = 40
 # The latest jobs wait or run; the others ended. Each that began has an attempt, a bill and an event.
 JOBS = """
@@ -57,7 +59,7 @@ FLEET = """
 INSERT INTO nodes (id, project_id, machine_id, name, fleet, kinds, held_models, versions, first_seen_at_ms,
                    last_seen_at_ms)
 SELECT 'node_many' || n, 'default', 'machine-' || n, 'many-' || n, 'local', '[]', '[]', '{{}}', {now} - {day},
-       CASE WHEN n % 20 = 0 THEN {now} ELSE {now} - {day} END
+       CASE WHEN n <= {connected} THEN {now} ELSE {now} - {day} END
 FROM generate_series(1, {nodes}) n WHERE {first} = 1
 """
 STATEMENTS = (JOBS, ATTEMPTS, LEDGER, EVENTS, ORDERS, PICTURES, FLEET)
@@ -72,7 +74,13 @@ def fill(url: str, project_id: str, first: int, last: int, *, pictures: int, nod
         sa.make_url(url).set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT", poolclass=sa.NullPool
     )
     values = {"first": first, "last": last, "project": project_id, "pictures": pictures, "nodes": nodes}
-    values |= {"now": time.time_ns() // 1_000_000, "day": DAY_MS, "apart": APART_MS, "queued": QUEUED}
+    values |= {
+        "now": time.time_ns() // 1_000_000,
+        "day": DAY_MS,
+        "apart": APART_MS,
+        "queued": QUEUED,
+        "connected": CONNECTED,
+    }
     with engine.connect() as connection:
         connection.exec_driver_sql("SET synchronous_commit = off")
         for statement in STATEMENTS:

@@ -77,6 +77,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        auto_reload=False,
     )
     made.globals |= {"static": static_url, "root": ROOT, "version": __version__, "Scope": Scope}
     made.filters |= words.FILTERS
