@@ -28,7 +28,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 FUZZ_EXAMPLES ?= 100
 
-.PHONY: help demo pretrain-demo test check docs lint format types contracts unit contract sim sim-night system faults \
+.PHONY: help demo pretrain-demo test check docs lint format types contracts unit unit-models unit-rest contract sim sim-night system faults \
         browser long learning pretrain pretrain-cluster fuzz audit odd-time soak soak-hour mutants tiny-shapes gpu clean
 .DEFAULT_GOAL := help
 
@@ -53,9 +53,9 @@ test: check contract sim system
 
 long: learning faults pretrain
 
-# The unit tests beside all the others, which take one core between them.
+# One core takes the tests of model code, and the other the rest.
 check: $(STAMP)
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target unit types docs contracts lint
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target unit-models unit-rest types docs contracts lint
 
 lint: $(STAMP)
 	@$(BIN)/ruff check
@@ -76,8 +76,15 @@ docs: $(STAMP)
 contracts: $(STAMP)
 	@$(BIN)/lint-imports
 
-unit: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 3 --dist loadfile tests/unit tests/docs
+# Two processes without xdist: each of its workers would collect all files, and load torch.
+MODEL_TESTS := $(addprefix tests/unit/,diffusion engine pretrain workloads)
+unit: unit-models unit-rest
+
+unit-models: $(STAMP)
+	@$(BIN)/python -m pytest -q $(MODEL_TESTS)
+
+unit-rest: $(STAMP)
+	@$(BIN)/python -m pytest -q tests/unit tests/docs $(MODEL_TESTS:%=--ignore %)
 
 # The longest files first: xdist would begin with those of many tests, and one process would be left with the others.
 contract: $(STAMP)

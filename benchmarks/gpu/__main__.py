@@ -4,8 +4,9 @@ Parts that are done are in the JSON file, and are passed over by the next call; 
 fails or takes too long is told, and the others go on. The exit status is 0 when all parts are done, 1 when one failed
 and 3 when some are left because --minutes did not suffice for the next.
 
-`make gpu DEVICE=cpu` rehearses everything with the tiny model; its figures mean nothing. --render writes the tables
-of the JSON file into docs/benchmarks.md, and carries out nothing.
+After a run on a GPU the tables of docs/benchmarks.md are those of the JSON file. `make gpu DEVICE=cpu` rehearses
+everything with the tiny model; its figures mean nothing, and stay out of the docs. --render writes the tables of
+another JSON file, and carries out nothing.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from benchmarks.gpu.parts import PARTS, limit_s
 from benchmarks.gpu.record import DONE, FAILED, ROOT, Record, about
 from benchmarks.gpu.settings import Settings, settings_for
 
+PAGE = ROOT / "docs" / "benchmarks.md"
 LEFT = 3
 """The exit status when parts are left."""
 WORDS = 4000
@@ -135,14 +137,22 @@ def run(
 def main(arguments: Sequence[str]) -> int:
     options = options_of(arguments)
     if options.render:
-        tables.write(json.loads(options.json.read_text(encoding="utf-8")), ROOT / "docs" / "benchmarks.md")
+        tables.write(json.loads(options.json.read_text(encoding="utf-8")), PAGE)
         return 0
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # the part that runs ends with this
     record = Record(options.json, about(options.device))
     code = run(options, record)
-    print(tables.rendered(record.content))
-    print(f"{options.json}")
+    print("\n".join(told_after(options, record.content, PAGE)))
     return code
+
+
+def told_after(options: argparse.Namespace, content: Mapping[str, Any], page: Path) -> list[str]:
+    """Put the tables of a run on a GPU into `page`. Returns the lines that tell what was found, and where it lies."""
+    told = [tables.rendered(content), str(options.json)]
+    if options.device == "cuda":
+        tables.write(content, page)
+        told.append(f"{page} has these tables now")
+    return told
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.contract.http.test_client_flow import bitmap
 from tests.fixtures.served import Served
-from tests.unit.client.test_client_flow import bitmap
 
 from giornata.api.replies.problems import CODE_OF_STATUS, Problem
 from giornata.control.jobs.submission.spec_faults import parse_spec

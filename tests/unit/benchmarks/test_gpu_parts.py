@@ -128,6 +128,17 @@ def test_tables_take_the_place_of_those_before(tmp_path: Path) -> None:
     assert f"**{PARTS['memory'].title}** (not measured yet)" in text
 
 
+@pytest.mark.parametrize(("device", "about", "kept"), [("cuda", GPU, False), ("cpu", CPU, True)])
+def test_end_of_a_run_puts_tables_of_a_gpu_into_the_page(
+    device: str, about: dict[str, Any], kept: bool, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- gpu:begin -->\nold\n<!-- gpu:end -->\n")
+    told = command.told_after(command.options_of(["--device", device]), content(about), page)
+    assert ("old" in page.read_text()) == kept
+    assert any(str(page) in line for line in told) != kept
+
+
 def test_figures_of_a_rehearsal_do_not_get_into_the_docs(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("<!-- gpu:begin -->\nold\n<!-- gpu:end -->\n")

@@ -85,6 +85,21 @@ def test_kernels_that_do_not_repeat_their_bytes_are_not_used(what: str) -> None:
         drifting.trial()(drifting.one_pass())
 
 
+def test_kernels_that_give_another_sign_to_a_zero_are_not_used() -> None:
+    class Signing(Layer):
+        """Kernels whose second pass gives -0.0 where the first gives 0.0, which compare as equal."""
+
+        def run(self, inputs: Tensors) -> torch.Tensor:
+            self.passes.append(self.compiled)
+            assert self.weight.grad is not None
+            self.weight.grad.fill_(-0.0 if len(self.passes) == 2 else 0.0)
+            return torch.tensor(1.0)
+
+    signing = Signing()
+    with pytest.raises(KernelsDiffer, match="other bytes when it is made a second time"):
+        signing.trial()(signing.one_pass())
+
+
 def test_regions_run_plainly_for_a_while_and_keep_their_kernels() -> None:
     unet: Any = nn.Sequential(nn.Linear(1, 1))
     kernels = partial(int)

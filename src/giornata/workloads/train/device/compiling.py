@@ -28,7 +28,7 @@ from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.objective import has_dropout
 from giornata.protocol.training.optimization import Compile
 from giornata.workloads.interface import Reporter
-from giornata.workloads.train.device.graphs import Pass, copies_of, put_back
+from giornata.workloads.train.device.graphs import Pass, copies_of, put_back, same_bytes
 from giornata.workloads.train.device.kernel_cache import KernelCache, kernel_key
 from giornata.workloads.train.device.memory_budget import MemoryPlan
 from giornata.workloads.train.results.checkpoint_writer import CheckpointWriter, JobOptimizer
@@ -338,7 +338,7 @@ class KernelTrial:
 
 
 def _require_equal(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> None:
-    if not all(torch.equal(one, other) for one, other in zip(first, second, strict=True)):
+    if not same_bytes(first, second):
         raise KernelsDiffer("the first pass by compiled kernels has other bytes when it is made a second time")
 
 
