@@ -27,6 +27,8 @@ WITHOUT_GRAPHS = {
     "new tokens",
     "new tokens of a concept, constant huber",
     "SD 1.5, text encoder",
+    "rates of each text encoder",
+    "dropouts of network, rank and module",
 }
 IN_FP32 = {"fp32", "DoRA, an average", "the base's own word, DoRA", "adafactor, DoRA"}
 """Lengths of DoRA's weights are taken in float32, whatever autocast says."""
