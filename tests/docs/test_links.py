@@ -51,7 +51,9 @@ def test_relative_link_leads_to_a_file_and_a_heading(name: str) -> None:
 
 def test_link_to_a_missing_file_or_heading_is_a_fault(tmp_path: Path) -> None:
     page = tmp_path / "README.md"
-    page.write_text("# Two words: `code`\n\n[a](#two-words-code) [b](#other) [c](none.md) [d](https://example.org/e)\n")
+    page.write_text(
+        "# Two words: `code`\n\n[a](#two-words-code) [b](#other) [c](none.md) [d](https://example.org/e)\n"
+    )
     links = relative_links(page.read_text())
     faults = [fault_of(page, target) for target in links]
     assert faults == [None, "README.md: #other: no such heading", "README.md: none.md: no such file"]
