@@ -17,7 +17,7 @@ SIGNATURES: Mapping[bytes, str] = {
     b"\xff\xd8\xff": "image/jpeg",
     b"RIFF": "image/webp",
 }
-"""How the files begin that every browser shows."""
+"""The first bytes of the image formats that every browser shows, with their media types."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
