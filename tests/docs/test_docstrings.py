@@ -1,4 +1,4 @@
-"""Docstrings of attributes and texts of fields begin with a noun or a verb; methods of ports have docstrings."""
+"""Docstrings and texts of fields begin with a noun or a verb, and methods of ports have docstrings."""
 
 import ast
 import re
@@ -16,6 +16,7 @@ NO_SUBJECT = re.compile(
 MOST_WORDS = 20
 SENTENCE_END = re.compile(r"(?<=[.?!])\s+")
 TEXTS = {"description", "help"}
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @cache
@@ -32,6 +33,13 @@ def attribute_docs(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 value = after.value
                 if isinstance(value, ast.Constant) and isinstance(value.value, str):
                     yield after.lineno, value.value.strip()
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Each docstring of a module, a class or a function, with the line of its owner."""
+    for node in ast.walk(tree):
+        if isinstance(node, Documented) and (text := ast.get_docstring(node)) is not None:
+            yield 1 if isinstance(node, ast.Module) else node.lineno, text
 
 
 def helps(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -59,6 +67,10 @@ def without_subject(texts: Iterator[tuple[int, str]]) -> list[str]:
 def test_docstring_of_an_attribute_begins_with_a_subject() -> None:
     assert sum(len(list(attribute_docs(tree))) for tree in modules().values()) > 500
     assert {name: found for name, tree in modules().items() if (found := without_subject(attribute_docs(tree)))} == {}
+
+
+def test_docstring_begins_with_a_subject() -> None:
+    assert {name: found for name, tree in modules().items() if (found := without_subject(docstrings(tree)))} == {}
 
 
 def test_text_of_a_field_begins_with_a_subject() -> None:

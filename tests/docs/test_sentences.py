@@ -18,6 +18,10 @@ PAGES = sorted(
         DOCS / "tour.md",
         *DOCS.glob("tutorials/*.md"),
         *DOCS.glob("how-to/**/*.md"),
+        *DOCS.glob("reference/*.md"),
+        *DOCS.glob("explanation/*.md"),
+        *(DOCS / page for page in ("index.md", "coming-from.md", "gpus.md", "security.md", "troubleshooting.md")),
+        ROOT / "CONTRIBUTING.md",
     ]
 )
 MOST_WORDS = 35

@@ -119,7 +119,7 @@ class FaultReply(Reply):
 
 
 class PictureCounts(Reply):
-    """How many pictures of an order are in each state. A blocked picture is among those that succeeded."""
+    """Numbers of the pictures of an order in each state. A blocked picture is among those that succeeded."""
 
     queued: int = 0
     leased: int = 0

@@ -21,7 +21,7 @@ class ResponseFormat(StrEnum):
 
 
 class Quality(StrEnum):
-    """How many denoising steps a picture has, in OpenAI's words. The words of older models are among them."""
+    """Number of denoising steps of a picture, in OpenAI's words. The words of older models are among them."""
 
     AUTO = "auto"
     STANDARD = "standard"
