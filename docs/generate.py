@@ -16,7 +16,6 @@ from giornata.cli.main import app
 from giornata.cli.settings import Settings
 from giornata.cli.settings.fleet_settings import TABLES
 from giornata.cli.settings.settings import OLD_NAMES
-from giornata.domain.jobs.job import mermaid
 from giornata.domain.jobs.reasons import AMBIGUOUS_WHEN_SHARED, BAN, BLAME, RETRY, STRIKE, Reason
 from giornata.fleets.opening import DRIVERS
 from giornata.protocol.events import MEANING, OPERATOR_MEANING
@@ -237,7 +236,7 @@ def optimizer_args_table() -> str:
 
 
 PARTS = {
-    "architecture.md": {"states": lambda: f"```mermaid\n{mermaid()}\n```", "reasons": reasons_table},
+    "architecture.md": {"reasons": reasons_table},
     "reference/settings.md": {"settings": settings_table, "fleets": fleet_tables, "pretraining": pretraining_table},
     "reference/webhooks.md": {"events": events_table},
     "reference/commands.md": {"commands": commands_table},

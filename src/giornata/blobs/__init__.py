@@ -1,4 +1,4 @@
-"""Drivers of object storage: a folder, or anything that speaks S3."""
+"""Drivers of object storage: a folder, or anything that speaks S3. Read `opening`, then `filesystem` and `s3`."""
 
 from giornata.blobs.opening import open_blobs
 

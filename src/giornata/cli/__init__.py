@@ -1,4 +1,4 @@
-"""The front door. Composition roots live here."""
+"""The commands, and the composition roots of the server and the node. Read `main`, then `command_index`."""
 
 from giornata.cli.main import main
 

@@ -1,1 +1,1 @@
-"""Use cases, a concept a file. `ports` declares what they need; read `context` and `attempts` first."""
+"""Use cases, a concept a file. `ports` declares what they need. Read `context`, then `attempts`."""

@@ -1,4 +1,4 @@
-"""How values read on a page: money, time, sizes, and the sentences after an action."""
+"""Texts of values on a page: money, time, sizes, and the sentences after an action."""
 
 import json
 from collections.abc import Callable, Mapping

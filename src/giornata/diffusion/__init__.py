@@ -1,4 +1,4 @@
-"""Model code: models, LoRA, noise, latents, data order, formats."""
+"""Model code: models, LoRA, noise, latents, data order, formats. Read `draws`, `base`, `encode`, then `adapter`."""
 
 import logging
 

@@ -1,2 +1,2 @@
-"""Configuration files of other trainers, read as fields of a train spec. `reading` is the way in; `account` holds
-what every tool's reader writes: what is taken, what is refused, what has no meaning here."""
+"""Configuration files of other trainers, read as fields of a train spec. Read `reading` first, then `account`:
+each tool's reader writes into it what is taken, what is refused, and what has no meaning here."""

@@ -23,7 +23,7 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "prior_loss_weight": 1.0,
     }
 )
-"""What the scripts do where a file says nothing, as far as a job here would do something else."""
+"""Defaults of the scripts that differ from the defaults of a job here."""
 
 SAME: Mapping[str, str] = MappingProxyType(
     {

@@ -42,7 +42,7 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "clip_grad_norm": 1.0,
     }
 )
-"""What OneTrainer does where a file says nothing."""
+"""Defaults of OneTrainer for keys that a file does not have."""
 
 SAME: Mapping[str, str] = MappingProxyType(
     {

@@ -22,7 +22,7 @@ _OF_THE_PACKAGES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "came": {"weight_decay": 0.0},
     }
 )
-"""What the packages do by default, whose optimizers the trainers use."""
+"""Defaults of the packages whose optimizers the trainers use."""
 _ADAFACTORS: Mapping[str, Any] = MappingProxyType({"clip_threshold": 1.0, "decay_rate": -0.8, "eps": (1e-30, 1e-3)})
 _FIXED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {

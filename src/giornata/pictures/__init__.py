@@ -1,1 +1,1 @@
-"""Reads and checks the user's pictures before their upload: a folder here, each picture in a process apart."""
+"""Reads and checks a user's pictures before the upload; another process decodes them. Read `folder` first."""

@@ -47,8 +47,8 @@ INTERRUPTED = 3
 """Exit status of a run that was asked to stop: everything is in a checkpoint."""
 Listener = Callable[[dict[str, Any]], None]
 RAY_LEAVES_OUT = {"RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed while executing a task"}
-"""What Ray writes among the program's own lines whenever a trainer is lost, whatever `log_to_driver` says. The run
-goes on then; why a trainer ended stands in Ray's own log files."""
+"""The line that Ray writes among the program's own when a trainer is lost, whatever `log_to_driver` says. The run
+goes on then; Ray's own log files say why the trainer ended."""
 
 
 def run(

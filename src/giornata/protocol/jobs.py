@@ -70,7 +70,7 @@ class ContinueJob(Message):
 class ChangeJob(Message):
     """`PATCH /v1/jobs/{id}`. Raising the budget of a paused job puts it into the queue again."""
 
-    budget_micro_usd: MicroUsd | None = Field(description="What the job may cost in all; null: without a limit.")
+    budget_micro_usd: MicroUsd | None = Field(description="Maximum cost of the job in all; null: without a limit.")
 
 
 class JobUrls(Reply):
@@ -119,7 +119,7 @@ class FaultReply(Reply):
 
 
 class PictureCounts(Reply):
-    """How many pictures of an order are in each state. A blocked picture is among those that succeeded."""
+    """Numbers of the pictures of an order in each state. A blocked picture is among those that succeeded."""
 
     queued: int = 0
     leased: int = 0
@@ -177,17 +177,19 @@ class Job(Reply):
     error: str | None = None
     faults: tuple[FaultReply, ...] = ()
     result: dict[str, Any] = Field(default_factory=dict)
-    pictures: PictureCounts | None = Field(None, description="Of an order of pictures; left out of lists.")
+    pictures: PictureCounts | None = Field(
+        None, description="Number of an order's pictures in each state; left out of lists."
+    )
     picture_paces: tuple[PicturePace, ...] = Field(
         (),
-        description="Of an order that has ended: the seconds of a node for each drawn picture, its lease's share of "
-        "the node's time by its pictures, loading of models included; left out of lists.",
+        description="Seconds of a node for each drawn picture of an order that has ended, with loading of models. A "
+        "lease's time is divided by its pictures. Left out of lists.",
     )
     retry_of: str | None = None
     suspect: bool = Field(
         False, description="An audit contradicts a machine that made part of the result. A retry costs nothing."
     )
-    parent_id: str | None = Field(None, description="The sweep that it belongs to.")
+    parent_id: str | None = Field(None, description="Id of the sweep that the job belongs to.")
     attempts: tuple[Attempt, ...] = ()
     urls: JobUrls
 
@@ -207,21 +209,26 @@ class Estimate(Reply):
 
     spec: dict[str, Any]
     total_steps: int | None
-    pictures: int | None = Field(None, description="Of an order of pictures.")
+    pictures: int | None = Field(None, description="Number of pictures of an order.")
     pixel_steps: int | None = Field(None, description="Work of an order: pixels times denoising steps.")
     queue_position: int
     step_s: float | None = Field(None, description="Median seconds per step of comparable finished jobs.")
     run_s: float | None = None
     cost_micro_usd: int | None = None
     step_s_range: FloatRange | None = Field(
-        None, description="Least and greatest, from published figures, while no job of this project is like it."
+        None,
+        description="Least and greatest step_s by published figures, while the project has no job like this one.",
     )
-    run_s_range: FloatRange | None = Field(None, description="Likewise, without the start.")
-    cost_micro_usd_range: IntegerRange | None = Field(None, description="Likewise, without the start.")
-    basis: str = Field(description="What the figures rest on, in words.")
-    expected_start_at: datetime | None = Field(None, description="If the fleet stays as it is.")
+    run_s_range: FloatRange | None = Field(
+        None, description="Least and greatest run_s by the same figures, without the start."
+    )
+    cost_micro_usd_range: IntegerRange | None = Field(
+        None, description="Least and greatest cost_micro_usd by the same figures, without the start."
+    )
+    basis: str = Field(description="Basis of the estimate, in words.")
+    expected_start_at: datetime | None = Field(None, description="Expected start if the fleet stays as it is.")
     expected_end_at: datetime | None = None
-    expectation: str = Field("", description="What the two instants rest on, or why they are not known, in words.")
+    expectation: str = Field("", description="Basis of the two instants, or why they are not known, in words.")
 
 
 class Event(Reply):

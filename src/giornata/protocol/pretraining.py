@@ -128,7 +128,7 @@ class Ingest:
     min_caption_chars: AtLeast0 = 1
     """Fewest characters of a caption. A picture without such a caption goes to quarantine."""
     max_captions: AtLeast1 = 1
-    """So many captions of a picture are kept, at most; training chooses one of them in each epoch."""
+    """Maximum number of captions of a picture that are kept; training chooses one of them in each epoch."""
     modes: Annotated[tuple[str, ...] | None, AfterValidator(_known_modes)] = None
     """Modes of pictures that are kept, in Pillow's terms ("RGB", "L", "P", "CMYK", "I;16"); others go to quarantine.
     None: all are kept, and become RGB with 8 bits."""
@@ -139,7 +139,7 @@ class Ingest:
     max_quarantined_share: Share = 0.05
     """The ingest fails when more than this share of all rows goes to quarantine."""
     shuffle_bytes: AtLeast1 = 1 << 40
-    """So many bytes of the source are mixed with one another and written; a larger source in stretches of that."""
+    """Bytes of the source that are shuffled together; a larger source is shuffled in stretches of that size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
@@ -158,8 +158,8 @@ class Data:
     random_flip: bool = False
     """Mirror half of the pictures from left to right, drawn from the seed. Not for captions with sides."""
     caption_weights: Annotated[tuple[AnyFloat, ...] | None, AfterValidator(_choosing)] = None
-    """How often each of a picture's captions is chosen, in their order, in proportion to one another; captions after
-    the last weight never are. None: all equally often."""
+    """Weights by which a picture's captions are chosen, in their order; captions after the last weight never are.
+    None: all equally often."""
     max_quarantined_share: Share = 0.001
     """More rows than this that cannot be read although they were ingested stop the run."""
 
@@ -221,7 +221,7 @@ class Phase:
     lr_scheduler: LrScheduler = LrScheduler.CONSTANT_WITH_WARMUP
     """diffusers' schedule, by its name, over the steps of this phase. No step has a rate of 0."""
     lr_warmup_steps: AtLeast0 = 0
-    """So many steps at first, the rate rises to learning_rate in even parts."""
+    """Number of first steps in which the rate rises to learning_rate in even parts."""
     train_batch_size: AtLeast1 | None = None
     """Pictures at once on one device; None: as many as fit, found by trial."""
     encoders: AtLeast1 | None = None
@@ -273,7 +273,7 @@ class Train:
     max_loss_ratio: Annotated[float, Field(ge=1)] = 10.0
     """A step whose loss is this many times the running median, or not a number, is left out and counted."""
     max_bad_steps: AtLeast1 = 10
-    """So many left-out steps in a row end the run."""
+    """Number of left-out steps in a row that ends the run."""
     checkpoint_steps: AtLeast1 = 500
     """Optimizer steps between two checkpoints. With `checkpoint_cadence` young_daly, at most so many."""
     checkpoint_cadence: CheckpointCadence = CheckpointCadence.STEPS
@@ -284,7 +284,7 @@ class Train:
     validation_steps: AtLeast0 = 0
     """Optimizer steps between two measurements of the validation loss; 0: none."""
     validation_rows: AtLeast0 = 0
-    """So many rows, chosen by their key, are never trained and give the validation loss."""
+    """Number of rows, chosen by their key, that are never trained and give the validation loss."""
     validation_prompts: tuple[str, ...] = ()
     """Prompts of the samples that an evaluation draws."""
     pinned_order: bool = False

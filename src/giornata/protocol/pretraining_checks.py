@@ -16,7 +16,7 @@ from giornata.protocol.pretraining import LATENT_SIDE_PX, Ingest, Mode, Parallel
 from giornata.protocol.training.optimization import LrScheduler
 
 ALIKE = 0.75
-"""How alike (0 to 1) an unknown field has to be to a known one for a hint."""
+"""Similarity (0 to 1) from which an unknown field gets a known one as a hint."""
 CONTRADICTION = "contradiction"
 """pydantic's type of an error that several fields make together."""
 LEAST: Mapping[str, Any] = {

@@ -47,7 +47,7 @@ class ProvenanceFile(Reply):
 
 
 class Provenance(Reply):
-    """How a job's result came about. Hashes are SHA-256 in hexadecimal digits."""
+    """The origin of a job's result. Hashes are SHA-256 in hexadecimal digits."""
 
     format: int = FORMAT
     job_id: str

@@ -102,7 +102,7 @@ PLATFORM_KINDS: Mapping[str, type[Message]] = MappingProxyType(
 )
 """Kinds of which only the server makes jobs."""
 OF_TRAINING = frozenset({AUDIT_KIND, VALIDATE_KIND})
-"""Those whose spec holds the spec of a training job."""
+"""Kinds whose spec holds the spec of a training job."""
 OWN_KIND_PREFIX = "x-"
 
 

@@ -32,7 +32,7 @@ class SubmitSweep(Message):
     labels: dict[str, str] = Field(default_factory=dict, max_length=32, description="Of the sweep and its jobs.")
     deadline_s: int | None = Field(None, ge=1, le=30 * 86_400, description="All of it expires when not done by then.")
     budget_micro_usd: MicroUsd | None = Field(
-        None, description="What all jobs may cost together. A job begins only when there is room for it."
+        None, description="Maximum cost of all jobs together. A job begins only when there is room for it."
     )
     min_vram_bytes: MinVram = None
 
@@ -40,7 +40,7 @@ class SubmitSweep(Message):
 class SweptJobReply(Reply):
     """A job of a sweep, and what came of it."""
 
-    number: int = Field(description="Its place in the sweep, from 1.")
+    number: int = Field(description="Job's place in the sweep, from 1.")
     job_id: str
     name: str
     state: JobState

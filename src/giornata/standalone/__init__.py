@@ -1,1 +1,1 @@
-"""Runs on one machine: an engine and a storage, no server. A run that was killed goes on when it is started again."""
+"""Runs on one machine, without a server, which go on after they were killed. Read `run_request`, then `platform`."""

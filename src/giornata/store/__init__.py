@@ -1,1 +1,1 @@
-"""The store in SQL: one schema, two dialects."""
+"""The store in SQL: one schema, two dialects. Read `schema`, then `database` and `jobs`."""

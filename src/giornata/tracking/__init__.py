@@ -1,1 +1,1 @@
-"""Trackers of experiments, for both trainers: W&B, and event files of TensorBoard."""
+"""Trackers of experiments, for both trainers: W&B, and event files of TensorBoard. Read `wandb_run` first."""

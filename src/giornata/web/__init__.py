@@ -1,1 +1,1 @@
-"""HTTP that the API and the dashboard share: the cookie of a session, visitors, the status of an error."""
+"""HTTP that the API and the dashboard share: session cookies, visitors, statuses of errors. Read `visitors` first."""

@@ -15,7 +15,7 @@ from giornata.domain.errors import GiornataError, TooSlow, Unavailable
 
 Taken = TypeVar("Taken")
 DRAINED_BYTES = 32 * 2**20
-"""What is read of a body that was refused. Of a client that sends more, the connection is closed."""
+"""Bytes that are read of a refused body. The connection of a client that sends more is closed."""
 
 BLOBS_PATH = "/v1/blobs/"
 PASSED_UPLOAD = re.compile(r"/dashboard/projects/[^/]+/uploads/[^/]+", re.ASCII)

@@ -1,1 +1,1 @@
-"""The workloads that run inside the engine, one package for each kind."""
+"""The workloads that run inside the engine, a package for each kind. Read `interface`, then `train`."""

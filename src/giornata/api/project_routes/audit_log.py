@@ -36,7 +36,7 @@ async def list_audit_log(
     lists: ReadLists,
     caller: User,
     actor: Annotated[str | None, Query(max_length=200, description="Id of a person or a key.")] = None,
-    verb: Annotated[AuditVerb | None, Query(description="What was done.")] = None,
+    verb: Annotated[AuditVerb | None, Query(description="Action that the rows record, such as `key.create`.")] = None,
     target: Annotated[str | None, Query(max_length=512, description="Id or name of what was changed.")] = None,
     since: Annotated[Instant | None, Query(description="RFC 3339; not before this instant.")] = None,
     until: Annotated[Instant | None, Query(description="RFC 3339; before this instant.")] = None,

@@ -60,8 +60,8 @@ def grid(
         typer.Option(
             "--axis",
             metavar="NAME=VALUE,VALUE",
-            help="A slot of the prompt, or a field of the spec, with its values: divided by commas, a list in JSON, "
-            "or @FILE with a value on each line. May be repeated.",
+            help="A slot of the prompt, or a field of the spec, with its values. The values are divided by commas, a "
+            "list in JSON, or @FILE with a value on each line. May be repeated.",
             show_default=False,
         ),
     ] = None,

@@ -41,7 +41,7 @@ JobAtStep = Annotated[
     ),
 ]
 NAME_INSIDE = "lora-kohya"
-"""What the file's metadata call it, whatever the file is called: equal checkpoints make equal files."""
+"""The name in the file's metadata, whatever the file is called: equal checkpoints make equal files."""
 
 
 def register(app: typer.Typer) -> None:

@@ -23,8 +23,8 @@ NewSigningKey = Annotated[
     bool,
     typer.Option(
         "--new-signing-key",
-        help="Sign with a new key from this start on: leases and URLs that were given out before are refused, and "
-        "nodes claim their jobs again. Use it once where secrets_key is lost or others know the signing key.",
+        help="Sign with a new key from this start on. Leases and URLs of before are refused, and nodes claim their "
+        "jobs again. Use it once, when secrets_key is lost or others know the signing key.",
     ),
 ]
 StartedJson = Annotated[

@@ -19,7 +19,9 @@ def register(group: typer.Typer) -> None:
 
 def evaluate(
     config: Config,
-    checkpoint: Annotated[str | None, typer.Option(help="Its name. Default: the newest.", show_default=False)] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Name of the checkpoint. Default: the newest.", show_default=False)
+    ] = None,
     clip: Annotated[
         str | None, typer.Option(help="Folder or hub id of a CLIP model, for its scores.", show_default=False)
     ] = None,

@@ -86,7 +86,7 @@ class _Ending:
             self.ask()
 
     def of(self, process: "subprocess.Popen[str]") -> None:
-        """It is this program's, which may have been asked for already."""
+        """Take the process of this program, which may have been asked to stop already."""
         self._process = process
         if self.asked:
             self.ask()

@@ -123,8 +123,8 @@ class Settings(BaseSettings):
     )
     model_hosts: tuple[str, ...] = Field(
         (),
-        description="Hosts of your own network, as HOST:PORT, from which the server may fetch model files that users "
-        "name by URL, also by plain HTTP. Default: public hosts only, by HTTPS.",
+        description="Hosts of your own network, as HOST:PORT, from which the server may fetch model files of users. "
+        "Plain HTTP is allowed for them. Default: public hosts only, by HTTPS.",
     )
     webhook_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
         (),
@@ -208,8 +208,8 @@ class Settings(BaseSettings):
     )
     new_machines: Literal["trusted", "probation"] = Field(
         "trusted",
-        description="How a machine without a history starts: trusted gets jobs at once; probation gets a short "
-        "trial job (canary) first.",
+        description="First state of a machine without a history. trusted: it gets jobs at once. probation: it gets a "
+        "short trial job (canary) first.",
     )
     audit_share: float = Field(
         0.01,
@@ -318,8 +318,8 @@ class Settings(BaseSettings):
     host_model_bytes: int = Field(
         0,
         ge=0,
-        description="Maximum size of the base models that the engine keeps in host memory (RAM) to change between "
-        "them without reading files, in bytes. A base of SDXL takes about 7 GB. 0: none are kept.",
+        description="Maximum size, in bytes, of the base models that the engine keeps in host memory (RAM). A change "
+        "to one of them reads no files. A base of SDXL takes about 7 GB. 0: none are kept.",
     )
     model_cache_bytes: int = Field(
         100 * 2**30,

@@ -1,1 +1,1 @@
-"""Files that a client writes and checks: archives of projects, model cards, signed records."""
+"""Files of a client: archives of projects, model cards, signed records. Read `project_archive` first."""

@@ -33,7 +33,7 @@ from giornata.protocol.uploads import Download
 Progress = Callable[[str], None]
 """Called with the id of a dataset, a model or a job before it is read."""
 NOT_EXPORTED = {"created_by": None}
-"""Who made what stays at home."""
+"""Fields that an export leaves out: the people of a project stay at home."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

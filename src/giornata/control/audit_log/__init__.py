@@ -1,1 +1,1 @@
-"""The audit log as it is written: `record` inserts rows, `chain` gives them their numbers and hashes."""
+"""The audit log as it is written. Read `record`, which inserts rows, then `chain`, which numbers and hashes them."""

@@ -1,4 +1,4 @@
-"""How long a project keeps what: read, set, and looked at before it is set."""
+"""Retention of a project: read it, set it, and look at its effects before it is set."""
 
 from giornata.control.access.members import require_project
 from giornata.control.access.permissions import require_admin, require_scope

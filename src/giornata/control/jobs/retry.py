@@ -31,7 +31,7 @@ RAISE_ITS_BUDGET = "it goes on by itself when its budget is raised: giornata bud
 DATASET_FIELDS = ("dataset", "class_dataset")
 RETRYABLE = frozenset({JobState.FAILED, JobState.CANCELED, JobState.EXPIRED})
 SUSPECT_RETRYABLE = RETRYABLE | {JobState.SUCCEEDED}
-"""Those of a job that an audit has put into doubt. The operator pays for its retry."""
+"""States from which a job can be retried that an audit has put into doubt. The operator pays for the retry."""
 
 
 def continue_training(

@@ -24,9 +24,9 @@ MOST_ORDERS = 4096
 MOST_LEASES = 4096
 MOST_QUEUES = 256
 ORDER_SPEC_MS = 60_000
-"""So long an order's spec is remembered. The spec never changes, and the project's policy beside it may."""
+"""Milliseconds for which an order's spec is remembered. It never changes; the project's policy beside it may."""
 REFUTATIONS_MS = 10_000
-"""So long sums of money may miss that an audit moved bills to another project."""
+"""Milliseconds for which sums of money may miss that an audit moved bills to another project."""
 READERS = 2
 FETCHES = 4
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from giornata.domain.billing.quotas import Quotas
 
 KEPT_MS = 4_000
-"""So long another server may go on by the quotas of before; the server that set them goes by the new ones at once."""
+"""Milliseconds for which another server may apply earlier quotas; the server that set them applies them at once."""
 PICTURE_BYTES_MS = 60_000
 MOST_PROJECTS = 4096
 

@@ -14,7 +14,7 @@ MOST_BUCKETS = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateStanding:
-    """How a request stands to the tighter of its limits. `wait_s` is 0 when the request may go on.
+    """The distance of a request from the tighter of its limits. `wait_s` is 0 when the request may go on.
 
     `reset_s` is the whole number of seconds until all of the limit is there again.
     """

@@ -1,4 +1,4 @@
-"""How many nodes hold a model: for users, and for the words that say why an order waits."""
+"""Count the nodes that hold a model: for users, and for the words that say why an order waits."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,1 +1,1 @@
-"""Interfaces that the use cases need. `store` leads to every query; other ports have several adapters."""
+"""Interfaces that the use cases need. Read `store`, which leads to every query; other ports have several adapters."""

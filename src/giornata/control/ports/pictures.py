@@ -11,22 +11,28 @@ class Inspection(Protocol):
     """The findings on one picture; sides in pixels, None when it could not be read that far."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name that the caller gave with the file."""
 
     @property
-    def format(self) -> str | None: ...
+    def format(self) -> str | None:
+        """The name of the image format, or None when no known one was found."""
 
     @property
-    def width(self) -> int | None: ...
+    def width(self) -> int | None:
+        """The width in pixels, or None when it could not be read."""
 
     @property
-    def height(self) -> int | None: ...
+    def height(self) -> int | None:
+        """The height in pixels, or None when it could not be read."""
 
     @property
-    def faults(self) -> Sequence[Fault]: ...
+    def faults(self) -> Sequence[Fault]:
+        """The reasons why the picture cannot be used; empty when it can."""
 
     @property
-    def notes(self) -> Sequence[str]: ...
+    def notes(self) -> Sequence[str]:
+        """Sentences for the user about a picture that can be used."""
 
 
 class Pictures(Protocol):

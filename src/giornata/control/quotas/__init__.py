@@ -1,1 +1,1 @@
-"""Quotas of projects: what is used of them, and who is passed over. Start with `use.py`."""
+"""Quotas of projects: the part that is used, and whose jobs wait because of them. Read `use` first."""

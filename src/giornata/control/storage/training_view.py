@@ -17,12 +17,12 @@ SIGNATURES: Mapping[bytes, str] = {
     b"\xff\xd8\xff": "image/jpeg",
     b"RIFF": "image/webp",
 }
-"""How the files begin that every browser shows."""
+"""The first bytes of the image formats that every browser shows, with their media types."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedView:
-    """How a picture is trained. Sizes are (width, height) in pixels, as a viewer shows the picture.
+    """The size and the crop of a trained picture. Sizes are (width, height) in pixels, as a viewer shows the picture.
 
     `crop` is the part that is trained where crops are centered: left, top, width, height in pixels of the picture.
     `scale` is the factor by which the picture is enlarged. Both are of no meaning with a fault.

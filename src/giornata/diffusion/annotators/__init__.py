@@ -1,1 +1,1 @@
-"""Control pictures from pictures: `inline` needs no weights, `by_model` runs models of transformers."""
+"""Control pictures from pictures. Read `inline`, which needs no weights, then `by_model`, which runs models."""

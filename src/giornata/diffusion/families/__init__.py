@@ -1,4 +1,4 @@
-"""The kinds of base model that can be trained: one file each, and one line here."""
+"""The kinds of base model that can be trained, one file each. Read `family`, then `sdxl`."""
 
 from giornata.diffusion.families.family import Family, TextEncoder
 from giornata.diffusion.families.sd15 import SD15

@@ -20,7 +20,7 @@ from giornata.protocol.training.optimizer_args import argument
 
 TENSORS = ("s", "p0", "exp_avg", "exp_avg_sq")
 FLAT = frozenset({"s", "p0"})
-"""Those that have one dimension, whatever the parameter has."""
+"""State tensors with one dimension, whatever the shape of the parameter."""
 FIRST_D = 1e-6
 NUMBERS = {"d": FIRST_D, "d_max": FIRST_D, "d_numerator": 0.0, "k": 0}
 """The numbers of each group, with their first values. `k` counts the updates."""

@@ -1,1 +1,1 @@
-"""Draws pictures: rows that share passes of a UNet (read rows, then denoising), and a job's samples and sheets."""
+"""Draws pictures: rows that share passes of a UNet, a job's samples, sheets. Read `rows`, then `denoising`."""

@@ -1,1 +1,1 @@
-"""Rules of people: signing in, notifications, and the audit log."""
+"""Rules of people: signing in, notifications, and the audit log. Read `sign_in` first."""

@@ -14,7 +14,7 @@ from typing import Any
 
 HASH_FIELD = "sha256"
 FIRST_PREVIOUS = "0" * 64
-"""What the first row of a chain names as the hash of the row before it."""
+"""The hash that the first row of a chain has in place of an earlier row's."""
 OTHER_HASH = "it has another hash than the one that was noted of it"
 
 

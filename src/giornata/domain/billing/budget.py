@@ -9,7 +9,7 @@ from enum import StrEnum
 
 WARNED_AT_PERCENT = 80
 MARGIN_PERCENT = 25
-"""What is reserved above an estimate: a job that is interrupted, or that gets a slower machine, costs more."""
+"""The reserve above an estimate: a job that is interrupted, or that gets a slower machine, costs more."""
 
 
 class Payer(StrEnum):

@@ -22,7 +22,7 @@ SOUND_FACTOR = 0.95
 
 
 class AuditState(StrEnum):
-    """How far an audit is."""
+    """The phase that an audit is in."""
 
     OPEN = "open"  # a machine is to repeat the stretch, or does so
     CONTESTED = "contested"  # two results differ, and a third machine is to repeat the stretch

@@ -76,10 +76,3 @@ def next_state(state: JobState, event: JobEvent) -> JobState:
 def sources(event: JobEvent) -> tuple[JobState, ...]:
     """The states in which `event` is allowed, for the WHERE of a guarded update."""
     return tuple(state for state, happened in TRANSITIONS if happened is event)
-
-
-def mermaid() -> str:
-    """The transition table as a Mermaid state diagram, for the docs."""
-    rows = [f"    {source} --> {target}: {event}" for (source, event), target in TRANSITIONS.items()]
-    ends = [f"    {state} --> [*]" for state in JobState if state in TERMINAL]
-    return "\n".join(["stateDiagram-v2", "    [*] --> queued: submit", *rows, *ends])

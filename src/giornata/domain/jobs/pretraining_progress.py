@@ -1,4 +1,4 @@
-"""How a pre-training run goes on, from the metrics that it reports with each step."""
+"""Progress of a pre-training run, from the metrics that it reports with each step."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -151,8 +151,7 @@ class KubernetesOptions(FleetOptions):
     )
     models_in_image: bool = Field(
         False,
-        description="Whether the image contains models in its own HF_HOME. If so, the container's file system is "
-        "writable.",
+        description="true: the image contains models in its own HF_HOME, and the container's files are writable.",
     )
     environment: dict[str, str] = Field(
         default_factory=dict, description="Additional environment variables of the node."

@@ -28,7 +28,7 @@ REFUSAL = "this token is not good here"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaladGroup:
-    """Whose tokens are taken, and for which fleet. None: it does not matter.
+    """The organization and the group whose tokens are taken, and the fleet. None: any.
 
     `group` is the name of the fleet's first container group; further groups of the fleet have its name and a number.
     """

@@ -69,9 +69,9 @@ class SaladOptions(FleetOptions):
     registry: Registry | None = Field(
         None, description="Credentials for a private image registry. Default: the image is public."
     )
-    image_caching: bool = Field(True, description="Whether the provider caches the image near its machines.")
+    image_caching: bool = Field(True, description="true: the provider caches the image near its machines.")
     restart_policy: Literal["always", "on_failure", "never"] = Field(
-        "always", description="When the provider restarts a container that exited."
+        "always", description="Exits after which the provider restarts a container."
     )
     organization_id: Uuid | None = Field(
         None,

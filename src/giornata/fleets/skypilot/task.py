@@ -27,7 +27,7 @@ class SkyPilotOptions(FleetOptions):
     )
     use_spot: bool = Field(
         True,
-        description="Whether machines are spot machines, which may vanish at any moment. The server refuses at its "
+        description="true: machines are spot machines, which may vanish at any moment. The server refuses at its "
         "start a cloud in infra that has none.",
     )
     infra: tuple[str, ...] = Field(

@@ -36,7 +36,7 @@ class Manifest:
     shards: tuple[Shard, ...]
     quarantined: dict[str, int] = field(default_factory=dict)
     about: dict[str, Any] = field(default_factory=dict)
-    """How they were made: options, source; for encoded shards the digests of the encoders and of the source."""
+    """The origin of the shards: options, source; for encoded shards the digests of the encoders and of the source."""
 
     @property
     def rows(self) -> int:

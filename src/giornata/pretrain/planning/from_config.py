@@ -22,7 +22,7 @@ from giornata.protocol.pretraining_checks import read_toml
 TRAINER, ENCODER = "own-trainer", "own-encoder"
 """Machines with one GPU of the configuration's kind, at its price."""
 ASSUMED = tuple(each.name for each in fields(PlanRequest) if each.name not in OF_THE_RUN)
-"""What may stand in a file for `--assume`."""
+"""Fields that a file for `--assume` may have."""
 
 
 def request_named(config: str, facts: Facts | None = None, *, assume: Path | None = None) -> PlanRequest:

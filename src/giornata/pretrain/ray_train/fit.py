@@ -40,18 +40,18 @@ log = logging.getLogger(__name__)
 
 NOTES = "ray-train"
 MOST_FRUITLESS = 3
-"""So many times in a row Ray Train may be lost without a checkpoint in between; then it will not get better."""
+"""Losses of Ray Train in a row, without a checkpoint in between, that end the run: it will not get better."""
 CRASHES = 10
 """Of trainers, that Ray Train bears where the configuration sets no bound. Then it counts as lost: what fails always,
 such as shards that a node does not see, would otherwise be tried for ever, at the price of all trainers."""
 GIVEN_UP = "given up: "
-"""How trainers end that would crash as they did before. What follows are the words."""
+"""The beginning of the error of trainers that would crash as they did before; the words of the crash follow."""
 BACKENDS = {True: "nccl", False: "gloo"}
 BEGIN_ANEW: Mapping[str, str] = {
     TrainingOutcome.PREEMPTED: "a node of the run is taken away",
     RESIZE: "the number of trainers changes",
 }
-"""How trainers end well before all is trained. An error would count as one of the `max_failures` crashes."""
+"""Outcomes of trainers that end well before all is trained. An error would count as one of `max_failures`."""
 
 
 RESIZE_WITHIN_S, LOOK_EVERY_S = 600.0, 0.2

@@ -17,7 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from giornata.domain.errors import InvalidInput
 
 MOST_EQUAL = 3
-"""So many starts in a row may crash at the same step with the same words; another would do the same."""
+"""Starts in a row that crash at the same step with the same words and end the run; another would do the same."""
 LONGEST_WORDS = 600
 _OF_OTHERS = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "store->")
 """In the words of torch.distributed when another trainer is gone."""

@@ -45,12 +45,12 @@ CPU = torch.device("cpu")
 HEADER_LENGTH_BYTES = 8
 """Of the number with which a safetensors file begins: how long its header is."""
 MOST_FAILURES = 3
-"""So many checkpoints in a row may fail to be written before the run ends. Until one succeeds, a crash goes back to
-the last that did."""
+"""Failed writes of checkpoints in a row that end the run. Until a write succeeds, a crash goes back to the last
+checkpoint that was written."""
 
 
 LOST = "lost: "
-"""How a fault begins that says that another command owns the storage."""
+"""The beginning of a fault that says that another command owns the storage."""
 
 
 class CheckpointsFail(RuntimeError):

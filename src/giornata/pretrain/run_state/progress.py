@@ -27,13 +27,13 @@ FREE_OF_TRAIN = frozenset(
         "max_bad_steps",
     }
 )
-"""These may change between two starts of a run: they change nothing of what is learnt but in its last bits."""
+"""Fields that may change between two starts of a run: they change the trained weights in their last bits only."""
 
 
 OPTIONAL = frozenset({"trained_s", "interruptions", "left"})
-"""What a checkpoint of this version need not have."""
+"""Fields that a checkpoint of this version may lack."""
 FORMER = frozenset({"encoders", "encoders_seen", "encoder_changes"})
-"""What older checkpoints of this version have, and nobody reads any more."""
+"""Fields of older checkpoints of this version that are ignored."""
 FREE_OF_PHASES = frozenset({"train_batch_size", "encoders"})
 
 

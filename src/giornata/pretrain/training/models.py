@@ -25,8 +25,8 @@ from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture, Pretrain
 
 PURPOSE = "pretrain/weights"
 SILENT = ("conv2.weight", "proj_out.weight", "conv_out.weight")
-"""These begin at 0, so that resnets and attention return their input and the answer is 0, as in Dhariwal & Nichol
-(2021, arXiv 2105.05233) and the LDM code that Stable Diffusion was trained with."""
+"""Weights that begin at 0, so that resnets and attention return their input and the answer is 0, as in Dhariwal &
+Nichol (2021, arXiv 2105.05233) and the LDM code that Stable Diffusion was trained with."""
 
 SD2_UNET = {"attention_head_dim": (5, 10, 20, 20), "cross_attention_dim": 1024, "use_linear_projection": True}
 """Where unet/config.json of stabilityai/stable-diffusion-2-base differs from that of 1.5: 865,910,724 parameters."""

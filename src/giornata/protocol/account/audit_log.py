@@ -22,10 +22,12 @@ class AuditLogEntry(Reply):
     actor: str
     key_id: str
     address: str = Field(description="The address of the client.")
-    request_id: str = Field(description="As in the header X-Request-Id of the reply, and in the server's log.")
-    verb: str = Field(description="Such as `job.cancel`.")
+    request_id: str = Field(
+        description="Id of the request, as in the reply's header X-Request-Id and in the server's log."
+    )
+    verb: str = Field(description="Action that the row records, such as `job.cancel`.")
     target: str = Field(description="The id or the name of what was changed.")
-    changes: dict[str, Any] = Field(description="What was set: ids, numbers and words, and never a secret.")
+    changes: dict[str, Any] = Field(description="Values that were set: ids, numbers and words, and never a secret.")
     previous_sha256: Sha256 | None = None
     sha256: Sha256 | None = None
 

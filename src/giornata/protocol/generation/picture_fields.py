@@ -75,8 +75,8 @@ class PictureFields(Message):
         None,
         ge=1,
         le=11,
-        description="Number of last layers of the text encoders that are left out, counted as in diffusers: 1 "
-        "here is 2 in A1111.",
+        description="Number of last layers of the text encoders that are left out. diffusers counts alike; 1 here is "
+        "2 in A1111.",
     )
     loras: Loras = Field(
         (),

@@ -42,7 +42,7 @@ class AnnotationParams(AnnotationFields):
 
 
 LeasedParams = PictureParams | AnnotationParams
-"""What a lease says of one picture."""
+"""The part of a lease that describes one picture."""
 
 
 class PreprocessSpec(AnnotationFields):

@@ -53,13 +53,13 @@ SHARED = frozenset(
 _UNORDERED = ("target_modules", "lora_unet_blocks", "text_encoder_target_modules")
 
 OPTIMIZERS = frozenset({Optimizer.ADAMW, Optimizer.SCHEDULE_FREE, Optimizer.LION})
-"""Those that treat each number for itself, so that a slot's numbers may lie in one row, with zeros between them."""
+"""Optimizers that treat each number alone, so that a slot's numbers may lie in one row, with zeros between them."""
 
 LINEAR_TARGETS = ("to_q", "to_k", "to_v", "to_out.0", "ff.net.0.proj", "ff.net.2")
 """Ends of names of layers that are linear in every UNet of the SDXL and SD 1.5 families."""
 
 RANK_CEILINGS = (16, 32, 64, 128, 256, 512)
-"""What ranks are padded to. The ceiling is part of the key, so that no neighbour decides on a job's padding."""
+"""Ranks to which smaller ones are padded. The ceiling is part of the key: no neighbour decides on a job's padding."""
 
 
 def why_solo(spec: TrainSpec) -> tuple[str, ...]:

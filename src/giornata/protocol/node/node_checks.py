@@ -42,13 +42,15 @@ class NodeFigures(Message):
     graphics_trouble: str | None = Field(None, max_length=500)
     free_vram_bytes: Count | None = None
     free_disk_bytes: Count | None = None
-    model_store_bytes: Count | None = Field(None, description="Most bytes of model files that the node keeps.")
+    model_store_bytes: Count | None = Field(None, description="Maximum bytes of model files that the node keeps.")
     download_bytes_per_s: float | None = Field(None, ge=0, allow_inf_nan=False)
     upload_bytes_per_s: float | None = Field(None, ge=0, allow_inf_nan=False)
     clock_ahead_s: float | None = Field(
         None, allow_inf_nan=False, description="The node's clock minus the server's, in seconds."
     )
-    clock_within_s: float = Field(0.0, ge=0, allow_inf_nan=False, description="How far that may be wrong.")
+    clock_within_s: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="Bound of the error of clock_ahead_s, in seconds."
+    )
 
 
 class NodeChecks(Message):

@@ -40,9 +40,9 @@ class NodeInfo(Message):
     name: Label
     fleet: Label = "local"
     instance_id: str | None = Field(
-        None, pattern=r"^[A-Za-z0-9._:/-]{1,128}$", description="What the provider calls the container or process."
+        None, pattern=r"^[A-Za-z0-9._:/-]{1,128}$", description="Provider's id of the container or process."
     )
-    places: int = Field(1, ge=1, le=64, description="Jobs that it takes at one time.")
+    places: int = Field(1, ge=1, le=64, description="Number of jobs that the node takes at one time.")
     pid: ProcessId | None = None
     engine_pid: ProcessId | None = None
     device: str = Field("", max_length=128)
@@ -51,7 +51,7 @@ class NodeInfo(Message):
         0,
         ge=0,
         le=100_000_000_000,
-        description="Of all that its jobs use: a node before a cluster says the cluster's.",
+        description="Price of all hardware that the node's jobs use. A node before a cluster gives the cluster's.",
     )
     versions: dict[str, str] = Field(default_factory=dict, max_length=32)
 
@@ -71,18 +71,22 @@ class Claim(Message):
     kinds: tuple[str, ...] = Field(min_length=1, max_length=32)
     held_models: tuple[ModelKey, ...] = Field((), max_length=32)
     joint_key: str | None = Field(
-        None, max_length=64, description="Only a job with this key: one that may join those that the node trains."
+        None,
+        max_length=64,
+        description="Asks only for a job with this key, which may join the jobs that the node trains.",
     )
     max_pictures: int = Field(
-        0, ge=0, le=MOST_PICTURES, description="Pictures of one lease that the node takes; 0: it draws none."
+        0, ge=0, le=MOST_PICTURES, description="Maximum pictures in one lease of the node; 0: the node draws none."
     )
     held_version: Count | None = Field(
-        None, description="Version of the model files that the node holds; None: it does not report them."
+        None, description="Version of the list of model files that the node holds; None: the node reports none."
     )
-    held: HeldModels | None = Field(None, description="What of them the server may not know yet.")
-    fetching: str | None = Field(None, max_length=32, description="Base key of the model that it fetches ahead.")
+    held: HeldModels | None = Field(None, description="Model files that the server may not know yet.")
+    fetching: str | None = Field(
+        None, max_length=32, description="Base key of the model that the node fetches ahead."
+    )
     fetching_left_s: float | None = Field(
-        None, ge=0, description="Seconds until that model is here, as far as the node can tell."
+        None, ge=0, description="Seconds until the fetched model is on the node, as far as the node can tell."
     )
     wait_s: float = Field(0, ge=0, le=MAX_WAIT_S)
 

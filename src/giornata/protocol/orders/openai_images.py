@@ -21,7 +21,7 @@ class ResponseFormat(StrEnum):
 
 
 class Quality(StrEnum):
-    """How many denoising steps a picture has, in OpenAI's words. The words of older models are among them."""
+    """Number of denoising steps of a picture, in OpenAI's words. The words of older models are among them."""
 
     AUTO = "auto"
     STANDARD = "standard"
@@ -46,7 +46,7 @@ class ImageGenerationRequest(Message):
 
     prompt: str
     model: str = Field(min_length=1, max_length=512, description="The base model.")
-    n: int | None = Field(None, ge=1, le=MOST_IMAGES, description="How many pictures.")
+    n: int | None = Field(None, ge=1, le=MOST_IMAGES, description="Number of pictures.")
     size: str | None = Field(None, pattern=SIZE_PATTERN, description="`WIDTHxHEIGHT`, or `auto`.")
     response_format: ResponseFormat | None = Field(None, description="`url` unless it is given.")
     quality: Quality | None = Field(None, description="low is 20 steps, medium 30, high and hd 50.")

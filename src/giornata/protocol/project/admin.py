@@ -57,13 +57,13 @@ class SetBudget(Message):
         None,
         ge=0,
         le=10**15,
-        description="What all jobs of the project may cost in all; 0: nothing; null: without a limit.",
+        description="Maximum cost of all jobs of the project; 0: nothing; null: without a limit.",
     )
     monthly_budget_micro_usd: int | None = Field(
         None,
         ge=0,
         le=10**15,
-        description="What they may cost in a calendar month (UTC); 0: nothing; null: without a limit.",
+        description="Maximum cost of all jobs in a calendar month (UTC); 0: nothing; null: without a limit.",
     )
 
     @model_validator(mode="after")
@@ -79,7 +79,7 @@ class SetLimits(Message):
     max_pictures: int | None = Field(
         ge=1,
         le=MAX_DATASET_ITEMS,
-        description="Most pictures that a dataset of the project may have; null: as many as the installation allows.",
+        description="Maximum pictures in a dataset of the project; null: as many as the installation allows.",
     )
 
 
@@ -87,8 +87,9 @@ class SetSafety(Message):
     """`PUT /v1/projects/{id}/safety` (root admin only)."""
 
     safety: SafetyPolicy = Field(
-        description="off: pictures are checked where their order asks for it; flag: all are checked, and unsafe ones "
-        "get the flag `unsafe`; block: all are checked, and unsafe ones are not uploaded.",
+        description="Treatment of unsafe pictures. off: pictures are checked where their order asks for it. flag: "
+        "all are checked, and unsafe ones get the flag `unsafe`. block: all are checked, and unsafe ones are not "
+        "uploaded.",
     )
 
 
@@ -99,13 +100,15 @@ class Project(Reply):
     name: str
     created_at: datetime
     budget_micro_usd: int | None = None
-    spent_micro_usd: int | None = Field(None, description="By all of its jobs so far.")
-    reserved_micro_usd: int | None = Field(None, description="Set aside by jobs that have not ended, and not spent.")
-    monthly_budget_micro_usd: int | None = Field(None, description="Of each calendar month in UTC.")
-    month: str | None = Field(None, description="The current one, such as 2026-11, when there is a budget per month.")
-    month_spent_micro_usd: int | None = Field(None, description="By all of its jobs in this month.")
-    max_pictures: int | None = Field(None, description="Most pictures that a dataset may have.")
-    safety: SafetyPolicy | None = Field(None, description="What becomes of unsafe pictures: off, flag or block.")
+    spent_micro_usd: int | None = Field(None, description="Cost of all jobs of the project so far.")
+    reserved_micro_usd: int | None = Field(
+        None, description="Money that jobs which have not ended reserve and have not spent."
+    )
+    monthly_budget_micro_usd: int | None = Field(None, description="Budget of each calendar month in UTC.")
+    month: str | None = Field(None, description="Current month, such as 2026-11, when there is a budget per month.")
+    month_spent_micro_usd: int | None = Field(None, description="Cost of all jobs of the project in this month.")
+    max_pictures: int | None = Field(None, description="Maximum pictures in a dataset.")
+    safety: SafetyPolicy | None = Field(None, description="Treatment of unsafe pictures: off, flag or block.")
 
 
 class ProjectPage(Reply):
@@ -164,10 +167,14 @@ class Key(Reply):
     scope: Scope
     scopes: tuple[Scope, ...] = ()
     project_id: str
-    created_by: str | None = Field(None, description="The person or the key that made it; null: not known.")
+    created_by: str | None = Field(None, description="Person or key that made the key; null: not known.")
     expires_at: datetime | None = None
-    previous_secret_until: datetime | None = Field(None, description="The secret of before is valid until then.")
-    login: bool = Field(False, description="It makes and ends keys of the person, as `giornata login` needs.")
+    previous_secret_until: datetime | None = Field(
+        None, description="Instant until which the secret before the rotation is valid."
+    )
+    login: bool = Field(
+        False, description="True for a key that may make and end keys of its person, as `giornata login` needs."
+    )
     created_at: datetime
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None
@@ -230,12 +237,12 @@ class NodePage(Reply):
 class WorkCosts(Reply):
     """The attempts that began in the time, with all that their jobs pay for them."""
 
-    jobs: int = Field(description="Jobs that any of them was of.")
+    jobs: int = Field(description="Number of jobs that the attempts belong to.")
     jobs_succeeded: int
-    steps: int = Field(description="As often as they were made, also those that were made again.")
-    useful_steps: int = Field(description="Those that are safe in a checkpoint or a result.")
+    steps: int = Field(description="Number of optimizer steps, with those that were made again.")
+    useful_steps: int = Field(description="Steps that are safe in a checkpoint or a result.")
     cost_micro_usd: int
-    cost_per_job_usd: float | None = Field(None, description="All of the money, per job that succeeded.")
+    cost_per_job_usd: float | None = Field(None, description="Cost of all attempts, per job that succeeded.")
     cost_per_step_usd: float | None = None
     cost_per_useful_step_usd: float | None = None
 

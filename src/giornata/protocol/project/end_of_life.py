@@ -27,7 +27,7 @@ class SetRetention(Message):
 
 
 class ProjectRetention(Reply):
-    """How long a project keeps what, in days after the end of a job. Null: until somebody deletes it."""
+    """Days after the end of a job for which a project keeps each kind of data. Null: until somebody deletes it."""
 
     project_id: str
     datasets: int | None = None

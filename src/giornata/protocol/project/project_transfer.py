@@ -57,7 +57,9 @@ class ImportedArtifact(Message):
 class ImportJob(Message):
     """`POST /v1/import/jobs`: a job that ended elsewhere, with its checkpoints and its results."""
 
-    imported_from: JobName = Field(description="Its id at home. It becomes the label `imported-from`.")
+    imported_from: JobName = Field(
+        description="Job's id in the project that exported it. The id becomes the label `imported-from`."
+    )
     kind: Annotated[str, StringConstraints(min_length=1, max_length=32)]
     name: Label | None = Field(None, description="For people; defaults to the job's id.")
     state: EndedState

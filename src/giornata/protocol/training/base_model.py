@@ -26,7 +26,7 @@ class BaseModelFields(Message):
 
     pretrained_model_name_or_path: ModelName = Field(
         description="Base model: a hub id, a folder in diffusers layout on the node, or a single .safetensors "
-        "checkpoint (a path on the node, owner/name/file.safetensors, or the file's URL on the hub).",
+        "checkpoint. A checkpoint is a path on the node, owner/name/file.safetensors, or the file's URL on the hub.",
         validation_alias=AliasChoices("pretrained_model_name_or_path", "model"),
     )
     pretrained_model_sha256: Sha256 | None = Field(

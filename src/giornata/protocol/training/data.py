@@ -149,8 +149,8 @@ class HeldOutFields(Message):
         0.0,
         ge=0,
         le=1000,
-        description="Pictures that are held out of training, drawn by the seed: below 1 a share of all pictures, "
-        "from 1 on their number. The metric validation_loss is the loss on them. The job shares no "
+        description="Pictures that are held out of training, drawn by the seed. A value below 1 is a share of all "
+        "pictures; from 1 on it is their number. The metric validation_loss is the loss on them. The job shares no "
         "batch.",
     )
     validate_every_n_steps: int = Field(

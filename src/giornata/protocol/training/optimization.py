@@ -55,8 +55,8 @@ SDXL_BLOCK_LR = (
     *((f"up_blocks.2.resnets.{number}",) for number in range(3)),
     ("conv_out",),
 )
-"""What each of sd-scripts' 23 rates is for, by diffusers' names: the embeddings, input blocks 0 to 8, middle blocks 0
-to 2, output blocks 0 to 8, and the output."""
+"""The part of the UNet for each of sd-scripts' 23 rates, by diffusers' names: the embeddings, input blocks 0 to 8,
+middle blocks 0 to 2, output blocks 0 to 8, and the output."""
 
 
 def _read_block_rates(given: Any) -> Any:
@@ -106,7 +106,7 @@ class Optimizer(StrEnum):
 
 
 WITHOUT_ADAMS = frozenset({Optimizer.ADAFACTOR, Optimizer.LION, Optimizer.CAME})
-"""Those whose inertia and epsilon are no Adam's: they are told in optimizer_args."""
+"""Optimizers without Adam's betas and epsilon: optimizer_args has theirs."""
 
 
 def _optimizer_name(name: Any) -> Any:
@@ -243,8 +243,8 @@ class OptimizationFields(Message):
     )
     gradient_checkpointing: bool | Literal["selective"] = Field(
         False,
-        description="Recompute activations in the backward pass instead of keeping them: all, or selective, which "
-        "recomputes only the large and cheap ones of the higher resolutions. Changes no bit.",
+        description="Recompute activations in the backward pass instead of keeping them. true: all. selective: only "
+        "the large and cheap ones of the higher resolutions. Changes no bit.",
     )
     compile: Annotated[Compile, BeforeValidator(_switch)] = Field(
         Compile.AUTO,

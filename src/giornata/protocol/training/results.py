@@ -81,16 +81,16 @@ class SampleFields(Message):
         None,
         ge=1,
         validation_alias=AliasChoices("validation_steps", "sample_every_n_steps"),
-        description="Also draw the sample images after every this many steps, each time into a file of its own "
-        "(NAME-samples-00000100.png), and at the end into one file of all steps "
-        "(NAME-samples-by-step.png). Training waits meanwhile, and the job shares no batch. With validation_by "
-        "fleet other nodes draw.",
+        description="Number of steps between sheets of sample images, each in a file of its own "
+        "(NAME-samples-00000100.png). At the end one file has the samples of all steps (NAME-samples-by-step.png). "
+        "Training waits meanwhile, and the job shares no batch. With validation_by fleet other nodes draw. Default: "
+        "samples at the end only.",
     )
     validation_by: Literal["process", "fleet"] = Field(
         "process",
-        description="What draws the sample images of validation_steps. process: the training process, which waits "
-        "meanwhile. fleet: another node, from a checkpoint of that step, while training goes on; there is no file of "
-        "all steps then, and the training process draws what no node has drawn when the next step is due.",
+        description="Drawer of the sample images of validation_steps. process: the training process, which waits "
+        "meanwhile. fleet: another node, from a checkpoint of that step, while training goes on. With fleet there is "
+        "no file of all steps. The training process draws images that no node has drawn when the next step is due.",
     )
     sample_steps: int = Field(25, ge=1, le=50, description="Number of denoising steps of the sample images.")
     sample_guidance_scale: float | None = Field(
@@ -125,7 +125,7 @@ WANDB_FIELDS = ("wandb_project", "wandb_entity", "wandb_run_name", "wandb_api_ke
 
 TrackerName = Literal["tensorboard", "wandb"]
 WandbName = Annotated[str, StringConstraints(pattern=r"^[^/\\#?%:\s][^/\\#?%:]*$", max_length=128)]
-"""What W&B takes as the name of a project or an entity."""
+"""A name that W&B accepts for a project or an entity."""
 
 
 def _listed(names: object) -> object:

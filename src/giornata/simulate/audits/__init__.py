@@ -1,1 +1,1 @@
-"""A fleet with liars whose training is audited by replay; read `audited_fleet` first."""
+"""A fleet with liars whose training is audited by replay. Read `audited_fleet` first."""

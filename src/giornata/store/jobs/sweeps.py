@@ -16,7 +16,7 @@ from giornata.store.money.budgets import Spending
 from giornata.store.schema import artifacts, blobs, jobs, metrics
 
 _SHEETS = "samples-"
-"""What the names of sheets that are made while a job goes on have in them."""
+"""A part of the names of sheets that are made while a job goes on."""
 _SWEEPS = jobs.alias("sweeps")
 # A constant in the text, because a planner cannot prove that a parameter matches a partial index.
 _OPEN = sa.literal_column("jobs.kind = 'sweep' AND jobs.state IN ('running', 'paused')", sa.Boolean)

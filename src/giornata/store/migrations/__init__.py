@@ -1,1 +1,1 @@
-"""Migrations of the database by Alembic: `env` runs them, `versions` has one file for each revision."""
+"""Migrations of the database by Alembic. Read `env`, which runs them; `versions` has one file for each revision."""

@@ -1,5 +1,5 @@
 """The tables of the store. Instants are epoch milliseconds (UTC) of the server's clock; money is integer
-micro-dollars.
+micro-dollars. Read `columns`, then `work`.
 
 Rows of users belong to a project, directly or through the job that they hang on; fleets and machines are the
 operator's.

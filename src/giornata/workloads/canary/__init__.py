@@ -1,1 +1,1 @@
-"""The workload kind `canary`: a trial of the machine itself. No model, no data, no artifacts; some seconds."""
+"""The workload kind `canary`: a trial of the machine, in seconds, without model or data. Read `workload` first."""

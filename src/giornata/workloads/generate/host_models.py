@@ -7,7 +7,7 @@ from giornata.diffusion.base.models import BaseModel
 from giornata.diffusion.base.swap import size_bytes_of
 
 HostKey = tuple[str, str]
-"""What the base is loaded as, and its key: a refiner is read otherwise than a base."""
+"""The part that the model is loaded as, and its key: a refiner is read otherwise than a base."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

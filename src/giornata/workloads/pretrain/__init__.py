@@ -1,1 +1,1 @@
-"""Pre-training as a job of the platform: Ray runs it, on the cluster of the node's operator."""
+"""Pre-training as a job of the platform: Ray runs it on the operator's cluster. Read `workload` first."""

@@ -29,8 +29,8 @@ LAST_WORDS_S = 60.0
 SIGN_S = 60.0
 """Between two signs of life while the run says nothing: a large model takes long to load and to compile."""
 RETOLD_STEPS = 1000
-"""Whose metrics may have been lost with the attempt before, although a later step is safe. A million others need not
-be told again."""
+"""Latest steps whose metrics are reported again: they may have been lost with the attempt before, although a later
+step is safe. A million earlier ones need no repetition."""
 LAST_LINES = 20
 REPORT = "report.json"
 

@@ -1,1 +1,1 @@
-"""Inputs of jobs on this machine: folders, files, base models, foreign configurations."""
+"""Inputs of jobs on this machine: folders, files, base models, configurations. Read `picture_folders` first."""

@@ -113,7 +113,7 @@ class CheckedOrder:
     terms: dict[str, Any]
     """Keyword arguments of `Client.submit` beside the spec."""
     notes: tuple[str, ...] = ()
-    """What cannot be repeated of the picture that the order repeats."""
+    """Parts of the repeated picture that the order cannot repeat."""
     files: tuple[Path, ...] = ()
     """Files that have to be uploaded before the order is submitted."""
 

@@ -1,1 +1,1 @@
-"""Commands for fleets, machines and nodes."""
+"""Commands for fleets, machines and nodes. Read `fleets` first."""

@@ -1,1 +1,1 @@
-"""Commands for people: signing in, accounts, members, keys, notifications."""
+"""Commands for people: signing in, accounts, members, keys, notifications. Read `login` first."""

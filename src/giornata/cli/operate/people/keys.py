@@ -237,7 +237,7 @@ def project_safety(
         SafetyPolicy | None,
         typer.Argument(
             metavar="off|flag|block",
-            help="off: only orders that ask for it are checked; flag: unsafe pictures get a flag; block: unsafe "
+            help="off: only orders that ask for it are checked. flag: unsafe pictures get a flag. block: unsafe "
             "pictures are not uploaded.",
             show_default=False,
         ),

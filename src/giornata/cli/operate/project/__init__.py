@@ -1,1 +1,1 @@
-"""Commands for projects: costs, quotas, webhooks, secrets, models, the end of life."""
+"""Commands for projects: costs, quotas, webhooks, secrets, models, the end of life. Read `costs` first."""

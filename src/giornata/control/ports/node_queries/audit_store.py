@@ -95,12 +95,14 @@ class Audits(Protocol):
     def refutations(self) -> tuple[int, int]:
         """Return how many audits found a machine guilty, and when the latest did, in epoch milliseconds; 0: none."""
 
-    def add(self, audit: ReplayAuditRow) -> None: ...
+    def add(self, audit: ReplayAuditRow) -> None:
+        """Insert a new audit, whose id is unused."""
 
     def open_ids(self, *, limit: int) -> Sequence[str]:
         """Return the ids of audits that are not decided, oldest first."""
 
-    def get(self, audit_id: str) -> ReplayAuditRow | None: ...
+    def get(self, audit_id: str) -> ReplayAuditRow | None:
+        """Return the audit; None when there is none of this id."""
 
     def lock(self, audit_id: str) -> ReplayAuditRow | None:
         """Return the audit, held until the transaction ends."""

@@ -138,7 +138,8 @@ class Joinable:
 class Fleets(Protocol):
     """Fleets, their instances, and the nodes on them."""
 
-    def get(self, name: str) -> FleetRow | None: ...
+    def get(self, name: str) -> FleetRow | None:
+        """Return the fleet's row as it is just now; None when the fleet was never configured."""
 
     def lock(self, name: str) -> FleetRow | None:
         """Return the row, held until the transaction ends."""
@@ -149,7 +150,8 @@ class Fleets(Protocol):
     def put(self, name: str, *, driver: str, at_ms: int, desired: int) -> None:
         """Insert the row, unless it is there."""
 
-    def update(self, name: str, **columns: Any) -> None: ...
+    def update(self, name: str, **columns: Any) -> None:
+        """Set columns of the fleet's row, by their names. Does nothing to a fleet without a row."""
 
     def instances(self, fleet: str) -> Sequence[InstanceRow]:
         """Return the fleet's instances that are not gone, by id."""
@@ -160,7 +162,8 @@ class Fleets(Protocol):
     def put_instance(self, instance: InstanceRow) -> None:
         """Insert the row, or write what was listed over it; what was decided about the instance stays."""
 
-    def update_instances(self, fleet: str, ids: Collection[str], **columns: Any) -> None: ...
+    def update_instances(self, fleet: str, ids: Collection[str], **columns: Any) -> None:
+        """Set the same columns of these instances of the fleet, by their names."""
 
     def billed(self, fleet: str, ids: Collection[str]) -> Mapping[str, BilledRow]:
         """Return the latest interval of each of these instances that has one."""
@@ -182,7 +185,8 @@ class Fleets(Protocol):
 
     def add_reallocation(
         self, fleet: str, instance_id: str, *, machine_id: str | None, reason: str, at_ms: int
-    ) -> None: ...
+    ) -> None:
+        """Note that the provider was asked at `at_ms` to replace this instance, on this machine, and why."""
 
     def reallocations(self, fleet: str, *, since_ms: int) -> int:
         """Return how many reallocations of the fleet there were since then."""

@@ -25,7 +25,7 @@ class PictureGauges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxGauges:
-    """How far webhooks are behind. None: nothing waits.
+    """Instants of the oldest waiting event and delivery of webhooks. None: nothing waits.
 
     `oldest_event_at_ms` is when the oldest event happened that is not turned into deliveries; `oldest_due_at_ms` is
     since when the oldest delivery is due. Webhooks whose receivers fail are left out of the second: they wait for

@@ -83,7 +83,10 @@ class Machines(Protocol):
     def put(self, health: MachineHealth) -> None:
         """Write a row that is locked."""
 
-    def engagement(self, machine_id: str, kind: str, *, since_ms: int) -> Engagement: ...
+    def engagement(self, machine_id: str, kind: str, *, since_ms: int) -> Engagement:
+        """Return the live attempts of this kind on the machine, and the starts after `since_ms` of those that live or
+        failed.
+        """
 
     def outcomes(self, kind: str, reason: Reason, *, owner: str | None, since_ms: int) -> Outcomes:
         """Return the outcomes on the machines of this owner; None: the operator."""
@@ -132,7 +135,8 @@ class Machines(Protocol):
     def reallocations(self, fleet: str, *, since_ms: int) -> Sequence[Reallocation]:
         """Return the reallocations of the fleet since then, latest first."""
 
-    def add_reallocation(self, reallocation: Reallocation) -> None: ...
+    def add_reallocation(self, reallocation: Reallocation) -> None:
+        """Note that a provider was asked to replace an instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +172,8 @@ class Bans(Protocol):
         index.
         """
 
-    def of_job(self, job_id: str) -> Sequence[Ban]: ...
+    def of_job(self, job_id: str) -> Sequence[Ban]:
+        """Return the job's bans, sorted by machine; also those of a job that has ended."""
 
     def on_machine(self, machine_id: str, kinds: Collection[str]) -> Sequence[str]:
         """Return ids, in order, of the queued jobs of these kinds that are banned from this machine."""

@@ -31,7 +31,8 @@ from giornata.protocol.events import EventType
 class Nodes(Protocol):
     """Nodes that have ever asked for work."""
 
-    def get(self, node_id: str) -> NodeRow | None: ...
+    def get(self, node_id: str) -> NodeRow | None:
+        """Return the node as it is just now; None when it has never asked for work."""
 
     def see_each(self, nodes: Sequence[NodeSighting], *, at_ms: int) -> Mapping[str, NodeRow]:
         """Insert or refresh the rows; return their state by id. A row that belongs to another project is left as it
@@ -138,7 +139,8 @@ class Attempts(Protocol):
         of the node must be held.
         """
 
-    def get(self, attempt_id: str) -> AttemptRow | None: ...
+    def get(self, attempt_id: str) -> AttemptRow | None:
+        """Return the attempt, ended or not; None when there is none of this id."""
 
     def get_each(self, attempt_ids: Sequence[str]) -> Mapping[str, AttemptRow]:
         """Return the attempts that exist, by id."""
@@ -194,7 +196,8 @@ class Ledger(Protocol):
 class Events(Protocol):
     """Queries for a job's history. Written in the transaction of what happened."""
 
-    def add_each(self, events: Sequence[NewEvent]) -> None: ...
+    def add_each(self, events: Sequence[NewEvent]) -> None:
+        """Insert the events in this order. Does nothing without any."""
 
     def add(  # noqa: PLR0917
         self,
@@ -204,7 +207,8 @@ class Events(Protocol):
         attempt_number: int | None,
         data: Mapping[str, Any],
         at_ms: int,
-    ) -> None: ...
+    ) -> None:
+        """Insert one event of the job; `attempt_number` is None when no attempt caused it."""
 
     def add_notice(
         self, job: JobRow, attempt: AttemptRow, data: Mapping[str, Any], *, notice_id: str | None, at_ms: int
@@ -227,12 +231,14 @@ class Checkpoints(Protocol):
     def all(self, job_id: str) -> Sequence[CheckpointRow]:
         """Return all checkpoints, the rejected ones too, highest step first."""
 
-    def get(self, job_id: str, step: int) -> CheckpointRow | None: ...
+    def get(self, job_id: str, step: int) -> CheckpointRow | None:
+        """Return the checkpoint of this step, rejected or not; None when none was committed."""
 
     def put(self, job: JobRow, *, step: int, sha256: str, size_bytes: int, attempt_number: int, at_ms: int) -> None:
         """Insert the row, or replace the one of that step, rejected or doubted as it may be."""
 
-    def reject(self, job_id: str, step: int) -> None: ...
+    def reject(self, job_id: str, step: int) -> None:
+        """Mark the checkpoint of this step as unusable: no attempt resumes from it any more."""
 
     def doubt(self, job_id: str, step: int, *, attempt_number: int) -> None:
         """Note that this attempt goes on without it."""
@@ -244,7 +250,8 @@ class Checkpoints(Protocol):
 class Artifacts(Protocol):
     """Committed results of a job."""
 
-    def of_job(self, job_id: str) -> Sequence[ArtifactRow]: ...
+    def of_job(self, job_id: str) -> Sequence[ArtifactRow]:
+        """Return the artifacts of the job, sorted by name."""
 
     def of_jobs(self, job_ids: Sequence[str]) -> Mapping[str, Sequence[ArtifactRow]]:
         """Return the artifacts of several jobs, by job; a job without any is left out."""
@@ -252,13 +259,15 @@ class Artifacts(Protocol):
     def put(self, job: JobRow, artifact: ArtifactRow, *, media_type: str, at_ms: int) -> None:
         """Insert the row, or replace the one of that name."""
 
-    def delete(self, job_id: str, names: Sequence[str]) -> None: ...
+    def delete(self, job_id: str, names: Sequence[str]) -> None:
+        """Delete the rows of these artifacts; their bytes become garbage unless something else names them."""
 
 
 class Inputs(Protocol):
     """Queries for the inputs of a job."""
 
-    def of_dataset(self, project_id: str, dataset_id: str) -> Sequence[InputRow]: ...
+    def of_dataset(self, project_id: str, dataset_id: str) -> Sequence[InputRow]:
+        """Return the files of the dataset in its order, with their blobs; empty without such a dataset."""
 
     def of_job(self, project_id: str, job_id: str) -> Mapping[str, BlobRow]:
         """Return the files that the job reads besides its datasets, by their role."""

@@ -134,7 +134,8 @@ class RetentionQueries(Protocol):
     def of_project(self, project_id: str) -> Retention | None:
         """Return how long the project keeps what; None when there is no such project."""
 
-    def set(self, project_id: str, retention: Retention) -> None: ...
+    def set(self, project_id: str, retention: Retention) -> None:
+        """Replace how many days the project keeps each kind of row. Does nothing when there is no such project."""
 
     def all_projects(self) -> dict[str, Retention]:
         """Return the projects that keep something for a limited time."""

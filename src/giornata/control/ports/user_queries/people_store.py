@@ -92,26 +92,33 @@ class Users(Protocol):
     def add(self, user: UserRecord) -> bool:
         """Insert the person; False when the address is taken."""
 
-    def get(self, user_id: str) -> UserRecord | None: ...
+    def get(self, user_id: str) -> UserRecord | None:
+        """Return the person, active or not; None when there is none of this id."""
 
     def lock(self, user_id: str) -> UserRecord | None:
         """Return the person, whose row and memberships stay locked until this transaction ends."""
 
-    def by_email(self, email: str) -> UserRecord | None: ...
+    def by_email(self, email: str) -> UserRecord | None:
+        """Return the person with exactly this address, active or not; None when there is none."""
 
-    def page(self, *, before: Before, limit: int) -> list[UserRecord]: ...
+    def page(self, *, before: Before, limit: int) -> list[UserRecord]:
+        """Return at most `limit` people that were added before `before`, newest first."""
 
-    def set_operator(self, user_id: str, *, operator: bool) -> None: ...
+    def set_operator(self, user_id: str, *, operator: bool) -> None:
+        """Make the person an operator of the installation, or end that."""
 
-    def set_deactivated(self, user_id: str, at_ms: int | None) -> None: ...
+    def set_deactivated(self, user_id: str, at_ms: int | None) -> None:
+        """Deactivate the person at this instant (epoch milliseconds); None activates the person again."""
 
-    def set_password(self, user_id: str, password_hash: str) -> None: ...
+    def set_password(self, user_id: str, password_hash: str) -> None:
+        """Replace the hash of the person's password."""
 
 
 class Memberships(Protocol):
     """Queries for the roles of people in projects."""
 
-    def role(self, user_id: str, project_id: str) -> str | None: ...
+    def role(self, user_id: str, project_id: str) -> str | None:
+        """Return the person's role in the project; None without a membership."""
 
     def put(self, member: MembershipRecord) -> None:
         """Insert the membership, or change the role of the one that is there."""
@@ -132,13 +139,17 @@ class Memberships(Protocol):
 class Invitations(Protocol):
     """Queries for invitations, by the hash of their secret."""
 
-    def add(self, invitation: InvitationRecord) -> None: ...
+    def add(self, invitation: InvitationRecord) -> None:
+        """Insert a new invitation, whose id and secret are unused."""
 
-    def get(self, invitation_id: str, *, project_id: str | None) -> InvitationRecord | None: ...
+    def get(self, invitation_id: str, *, project_id: str | None) -> InvitationRecord | None:
+        """Return the invitation, open or not; None when there is none. `project_id` None: of any project."""
 
-    def by_secret(self, secret_sha256: str) -> InvitationRecord | None: ...
+    def by_secret(self, secret_sha256: str) -> InvitationRecord | None:
+        """Return the invitation whose secret has this hash, open or not; None when there is none."""
 
-    def page(self, *, project_id: str, before: Before, limit: int) -> list[InvitationRecord]: ...
+    def page(self, *, project_id: str, before: Before, limit: int) -> list[InvitationRecord]:
+        """Return at most `limit` invitations of the project that were made before `before`, newest first."""
 
     def accept(self, invitation_id: str, *, user_id: str, at_ms: int) -> bool:
         """Use the invitation up; False when it was used, was revoked, or has expired."""
@@ -153,11 +164,14 @@ class Invitations(Protocol):
 class Sessions(Protocol):
     """Queries for sessions, by the hash of their secret."""
 
-    def add(self, session: SessionRecord) -> None: ...
+    def add(self, session: SessionRecord) -> None:
+        """Insert a new session, whose id and secret are unused."""
 
-    def by_secret(self, secret_sha256: str) -> SessionRecord | None: ...
+    def by_secret(self, secret_sha256: str) -> SessionRecord | None:
+        """Return the session whose secret has this hash, ended or not; None when there is none."""
 
-    def get(self, session_id: str) -> SessionRecord | None: ...
+    def get(self, session_id: str) -> SessionRecord | None:
+        """Return the session, ended or not; None when there is none of this id."""
 
     def page(self, *, user_id: str, live_at_ms: int, before: Before, limit: int) -> list[SessionRecord]:
         """Return the person's sessions that have not ended at this instant."""
@@ -181,9 +195,11 @@ class SignIns(Protocol):
     def lock(self, account_sha256: str, address: str, *, at_ms: int) -> FailedSignIns:
         """Return the failures; nobody else counts one for the same account and address meanwhile."""
 
-    def note(self, account_sha256: str, address: str, failed: FailedSignIns, *, at_ms: int) -> None: ...
+    def note(self, account_sha256: str, address: str, failed: FailedSignIns, *, at_ms: int) -> None:
+        """Write the failures, the latest of which was at `at_ms`. `lock` must have returned them."""
 
-    def clear(self, account_sha256: str, address: str) -> None: ...
+    def clear(self, account_sha256: str, address: str) -> None:
+        """Forget the failures of this account from this address."""
 
     def forget(self, *, latest_before_ms: int, limit: int) -> int:
         """Delete counts whose latest failure was before this instant; return their number."""

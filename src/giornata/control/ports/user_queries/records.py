@@ -125,7 +125,7 @@ class ItemRecord:
 
 
 MODEL_ROLE = "model:"
-"""How the role of an order's file begins that is held only until the order has ended."""
+"""The beginning of the role of an order's file that is held only until the order has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

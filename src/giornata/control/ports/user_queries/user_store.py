@@ -52,14 +52,17 @@ class Projects(Protocol):
     def install(self, *, signing_key: str, sealed_signing_key: str | None = None, at_ms: int) -> bool:
         """Write the installation's only row; False when it is there already."""
 
-    def signing_key(self) -> KeptSigningKey | None: ...
+    def signing_key(self) -> KeptSigningKey | None:
+        """Return the installation's signing key as it is stored; None before `install`."""
 
-    def replace_signing_key(self, *, signing_key: str, sealed_signing_key: str | None) -> None: ...
+    def replace_signing_key(self, *, signing_key: str, sealed_signing_key: str | None) -> None:
+        """Replace the signing key. SQLite overwrites the old bytes in the file."""
 
     def add(self, project: ProjectRecord) -> bool:
         """Insert the project; False when the id is taken."""
 
-    def get(self, project_id: str) -> ProjectRecord | None: ...
+    def get(self, project_id: str) -> ProjectRecord | None:
+        """Return the project with its budgets and quotas; None when there is none of this id."""
 
     def page(self, *, only: str | None, before: Before, limit: int) -> list[ProjectRecord]:
         """Return all projects, or `only` that one."""
@@ -74,7 +77,8 @@ class Projects(Protocol):
 class Keys(Protocol):
     """Queries for keys, by the hash of their secret."""
 
-    def add(self, key: KeyRecord) -> None: ...
+    def add(self, key: KeyRecord) -> None:
+        """Insert a new key, whose id and secret are unused."""
 
     def by_secret(self, secret_sha256: str) -> KeyRecord | None:
         """Return the key whose secret, or whose secret before its latest rotation, has this hash."""
@@ -125,11 +129,14 @@ class Uploads(Protocol):
     def note_look(self, project_id: str, sha256: str, *, key: str, at_ms: int, lost: bool) -> bool:
         """Write down what was found under `key`; False when the bytes do not lie there any more, or are lost."""
 
-    def note_inspection(self, project_id: str, sha256: str, inspection: dict[str, Any]) -> None: ...
+    def note_inspection(self, project_id: str, sha256: str, inspection: dict[str, Any]) -> None:
+        """Keep what the inspection of a picture found, at the blob with these bytes."""
 
-    def add(self, uploads: Sequence[UploadRecord]) -> None: ...
+    def add(self, uploads: Sequence[UploadRecord]) -> None:
+        """Insert new uploads. Does nothing without any."""
 
-    def get(self, upload_id: str, *, project_id: str) -> UploadRecord | None: ...
+    def get(self, upload_id: str, *, project_id: str) -> UploadRecord | None:
+        """Return the upload, complete or not; None when the project has none of this id."""
 
     def complete(self, upload_id: str, *, project_id: str, at_ms: int) -> bool:
         """Complete the upload; False when there is no such upload (any more)."""
@@ -149,7 +156,8 @@ class Uploads(Protocol):
     def add_cache(self, project_id: str, key: str, sha256: str, size_bytes: int, *, at_ms: int) -> bool:
         """Insert the cache; False when somebody has committed this key before, and its bytes are not lost."""
 
-    def cache_used(self, project_id: str, key: str, *, at_ms: int) -> None: ...
+    def cache_used(self, project_id: str, key: str, *, at_ms: int) -> None:
+        """Note the cache's latest use, in epoch milliseconds. Does nothing when the project has no such cache."""
 
 
 class Datasets(Protocol):
@@ -158,7 +166,8 @@ class Datasets(Protocol):
     def add(self, dataset: DatasetRecord, items: Sequence[ItemRecord]) -> bool:
         """Insert the dataset; False, and nothing changed, when it exists."""
 
-    def get(self, dataset_id: str, *, project_id: str) -> DatasetRecord | None: ...
+    def get(self, dataset_id: str, *, project_id: str) -> DatasetRecord | None:
+        """Return the dataset without its items; None when the project has none of this id."""
 
     def hold(self, dataset_id: str, *, project_id: str) -> DatasetRecord | None:
         """Return the dataset; nobody deletes it before this transaction ends."""
@@ -168,15 +177,20 @@ class Datasets(Protocol):
         ends.
         """
 
-    def items(self, dataset_id: str, *, project_id: str) -> list[ItemRecord]: ...
+    def items(self, dataset_id: str, *, project_id: str) -> list[ItemRecord]:
+        """Return the items of the dataset in its order; empty when the project has no such dataset."""
 
-    def page(self, *, project_id: str, before: Before, limit: int, most_bytes: int) -> Rows[DatasetRecord]: ...
+    def page(self, *, project_id: str, before: Before, limit: int, most_bytes: int) -> Rows[DatasetRecord]:
+        """Return at most `limit` datasets that were made before `before`, newest first, and none behind the one with
+        which the page reaches `most_bytes`.
+        """
 
 
 class JobReads(Protocol):
     """Queries that read jobs and nodes."""
 
-    def get(self, job_id: str, *, project_id: str) -> JobRecord | None: ...
+    def get(self, job_id: str, *, project_id: str) -> JobRecord | None:
+        """Return the job with its spec and result; None when the project has none of this id."""
 
     def in_short(self, job_id: str, *, project_id: str) -> JobInShort | None:
         """Return what is told of an order beside its pictures, without reading its spec whole."""
@@ -211,14 +225,14 @@ class JobReads(Protocol):
     def attempts(self, job_ids: Sequence[str], *, project_id: str, messages: bool = True) -> list[AttemptRecord]:
         """Return the attempts of all these jobs, by job and number; without their messages unless `messages`."""
 
-    def events(
-        self, job_id: str, *, project_id: str, after: int, limit: int, most_bytes: int
-    ) -> Rows[EventRecord]: ...
+    def events(self, job_id: str, *, project_id: str, after: int, limit: int, most_bytes: int) -> Rows[EventRecord]:
+        """Return at most `limit` events of the job with ids above `after`, oldest first, within `most_bytes`."""
 
     def newest_events(self, job_id: str, *, project_id: str, types: Sequence[str], limit: int) -> list[EventRecord]:
         """Return the newest events of these types, newest first."""
 
-    def logs(self, job_id: str, *, project_id: str, after: int, limit: int, most_bytes: int) -> Rows[LogRecord]: ...
+    def logs(self, job_id: str, *, project_id: str, after: int, limit: int, most_bytes: int) -> Rows[LogRecord]:
+        """Return at most `limit` log lines of the job with ids above `after`, oldest first, within `most_bytes`."""
 
     def event_heads(self, job_ids: Sequence[str]) -> Mapping[str, int]:
         """Return the id of the last event of each of these jobs that is not deleted; 0 without any."""
@@ -228,7 +242,8 @@ class JobReads(Protocol):
 
     def metrics(
         self, job_id: str, *, project_id: str, after_step: int, limit: int, most_bytes: int
-    ) -> Rows[MetricRecord]: ...
+    ) -> Rows[MetricRecord]:
+        """Return the metrics of at most `limit` steps after `after_step`, by step, within `most_bytes`."""
 
     def checkpoints(self, job_id: str, *, project_id: str) -> list[CheckpointRecord]:
         """Return the checkpoints that were not rejected, highest step first."""
@@ -258,7 +273,8 @@ class JobReads(Protocol):
     ) -> Rows[NodeRecord]:
         """Return nodes by first appearance, newest first; `project_id` None: of all projects."""
 
-    def node(self, node_id: str) -> NodeRecord | None: ...
+    def node(self, node_id: str) -> NodeRecord | None:
+        """Return the node, of any project; None when there is none of this id."""
 
 
 class Submission(Protocol):
@@ -282,7 +298,8 @@ class Submission(Protocol):
         """Wait for other submissions of this project, which would give their jobs the same turn, and make those that
         come later wait, until this transaction ends. Lock a job before its project."""
 
-    def add_each(self, jobs: Sequence[JobRecord]) -> None: ...
+    def add_each(self, jobs: Sequence[JobRecord]) -> None:
+        """Insert new jobs, whose ids are unused."""
 
     def add_input(self, job: JobRecord, role: str, sha256: str) -> None:
         """Note that the job reads these bytes, which the project has; they are kept as long as the job is known."""
@@ -346,7 +363,8 @@ class Secrets(Protocol):
     def put(self, secret: SecretRecord) -> None:
         """Insert, or replace the value and `changed_at_ms` of the one that is there."""
 
-    def get(self, project_id: str, name: str) -> SecretRecord | None: ...
+    def get(self, project_id: str, name: str) -> SecretRecord | None:
+        """Return the sealed secret; None when the project has none of this name."""
 
     def of_project(self, project_id: str) -> list[SecretRecord]:
         """Return the project's secrets, sorted by name."""

@@ -75,20 +75,26 @@ class DueChain:
 class Webhooks(Protocol):
     """Queries for the webhooks of projects. `get`, `page`, `count` and `drop` pass over those of people."""
 
-    def add(self, webhook: WebhookRecord) -> None: ...
+    def add(self, webhook: WebhookRecord) -> None:
+        """Insert a new webhook, whose id is unused."""
 
-    def get(self, webhook_id: str, *, project_id: str) -> WebhookRecord | None: ...
+    def get(self, webhook_id: str, *, project_id: str) -> WebhookRecord | None:
+        """Return the webhook; None when the project has none of this id."""
 
-    def page(self, project_id: str, *, before: Before, limit: int) -> list[WebhookRecord]: ...
+    def page(self, project_id: str, *, before: Before, limit: int) -> list[WebhookRecord]:
+        """Return at most `limit` webhooks of the project that were made before `before`, newest first."""
 
-    def count(self, project_id: str) -> int: ...
+    def count(self, project_id: str) -> int:
+        """Return the number of the project's webhooks, enabled or not."""
 
     def enabled(self, *, project_id: str | None = None) -> list[WebhookRecord]:
         """Return the enabled webhooks, of all projects or of one."""
 
-    def of_ids(self, webhook_ids: Collection[str]) -> Mapping[str, WebhookRecord]: ...
+    def of_ids(self, webhook_ids: Collection[str]) -> Mapping[str, WebhookRecord]:
+        """Return the webhooks of any project by id; ids without a webhook are left out."""
 
-    def update(self, webhook_id: str, **columns: Any) -> None: ...
+    def update(self, webhook_id: str, **columns: Any) -> None:
+        """Set columns of the webhook, by their names. Does nothing when there is none of this id."""
 
     def drop(self, webhook_id: str, *, project_id: str) -> bool:
         """Delete the webhook with its deliveries; False when the project has none of this id."""
@@ -117,7 +123,8 @@ class WebhookDeliveries(Protocol):
     def cursor(self) -> int:
         """Return the id up to which events have been turned into deliveries. Nobody else moves it meanwhile."""
 
-    def move_cursor(self, event_id: int) -> None: ...
+    def move_cursor(self, event_id: int) -> None:
+        """Set the cursor that `cursor` returned: events up to this id have their deliveries."""
 
     def events_between(
         self, after: int, up_to: int, *, project_ids: Collection[str], limit: int
@@ -129,7 +136,8 @@ class WebhookDeliveries(Protocol):
     def makers(self, job_ids: Collection[str]) -> Mapping[str, str]:
         """Return the person behind each of these jobs, who submitted it by a session or by an own key."""
 
-    def add_each(self, deliveries: Sequence[NewDelivery]) -> None: ...
+    def add_each(self, deliveries: Sequence[NewDelivery]) -> None:
+        """Insert pending deliveries that were never tried. Does nothing without any."""
 
     def sending(self, *, at_ms: int) -> Mapping[str, int]:
         """Return how many chains of each webhook are being sent."""
@@ -142,7 +150,8 @@ class WebhookDeliveries(Protocol):
     ) -> list[DeliveryRecord]:
         """Mark the first due deliveries of the chains as being sent until `until_ms`; return them, oldest first."""
 
-    def delivered(self, delivery_ids: Sequence[int], *, at_ms: int, status: int | None) -> None: ...
+    def delivered(self, delivery_ids: Sequence[int], *, at_ms: int, status: int | None) -> None:
+        """Mark open deliveries as delivered at `at_ms`, with the HTTP status of the reply, and count the try."""
 
     def put_back(self, delivery_ids: Sequence[int], *, taken_until_ms: int, due_at_ms: int, **columns: Any) -> int:
         """Return deliveries to the queue, and set columns of them; return how many there were.
@@ -158,7 +167,8 @@ class WebhookDeliveries(Protocol):
 
     def page(
         self, webhook_id: str, *, state: DeliveryState | None, before: int | None, limit: int
-    ) -> list[DeliveryRecord]: ...
+    ) -> list[DeliveryRecord]:
+        """Return at most `limit` deliveries with ids below `before`, in this state or in any, newest first."""
 
     def counts(self, webhook_ids: Collection[str]) -> Mapping[str, Mapping[DeliveryState, int]]:
         """Return the number of deliveries that are not delivered, by webhook and state."""

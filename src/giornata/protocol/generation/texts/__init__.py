@@ -1,1 +1,1 @@
-"""Texts in result files for A1111 and ComfyUI. Read `giornata.protocol.generation.metadata` first."""
+"""Texts in result files for A1111 and ComfyUI. Read `a1111_text` first."""
