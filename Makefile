@@ -87,11 +87,14 @@ unit-rest: $(STAMP)
 	@$(BIN)/python -m pytest -q tests/unit tests/docs $(MODEL_TESTS:%=--ignore %)
 
 # The longest files first: xdist would begin with those of many tests, and one process would be left with the others.
+# pytest joins a folder to one that holds it, and would collect in the order of names: each folder is named.
+LONGEST := $(addprefix tests/contract/,workloads api model)
+CONTRACT_TESTS := $(LONGEST) $(filter-out $(LONGEST) %/__pycache__,$(patsubst %/,%,$(wildcard tests/contract/*/)))
 contract: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m 'not long' tests/contract/workloads tests/contract
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m 'not long' $(CONTRACT_TESTS)
 
 learning: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m long tests/contract/workloads tests/contract \
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m long $(CONTRACT_TESTS) \
 	  tests/system --ignore tests/system/faults --ignore tests/system/pretrain
 
 sim: $(STAMP)
