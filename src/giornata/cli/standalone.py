@@ -25,9 +25,10 @@ from giornata.agent.main import install_signals, launch, monotonic_s
 from giornata.agent.settings import AttemptSettings, engine_command
 from giornata.agent.work_dir import KERNEL_DIRECTORY, WorkDir
 from giornata.cli.jobs.inputs.picture_folders import folder_notes
+from giornata.cli.jobs.options.standalone_options import StandaloneOptions
 from giornata.cli.settings import Settings
 from giornata.cli.settings.private_files import NODE, keep_private, private_folder
-from giornata.cli.standalone_input import StandaloneInput, StandaloneOptions, check_input, request_of
+from giornata.cli.standalone_input import StandaloneInput, check_input, request_of
 from giornata.cli.standalone_words import RunView
 from giornata.cli.ui.output import Output
 from giornata.cli.ui.text import duration, size

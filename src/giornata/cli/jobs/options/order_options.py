@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from giornata.cli.jobs.budget import micro_usd
 from giornata.cli.jobs.inputs.base_models import sent_name
 from giornata.cli.jobs.inputs.picture_files import OPTIONS as FILE_OPTIONS
 from giornata.cli.jobs.inputs.picture_files import hashes_of
@@ -32,7 +31,7 @@ from giornata.cli.jobs.options.option_types import (
 )
 from giornata.cli.jobs.options.spec_options import parse_assignments
 from giornata.cli.options import check_job_name
-from giornata.cli.ui.text import parse_size
+from giornata.cli.ui.text import micro_usd, parse_size
 from giornata.control.jobs.submission.spec_faults import parse_spec
 from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.protocol.generation.metadata import PictureReading, picture_params_of
