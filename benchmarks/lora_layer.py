@@ -26,11 +26,11 @@ from giornata.diffusion.draws.determinism import fix_determinism
 from giornata.diffusion.draws.randomness import normal
 from giornata.diffusion.encode.captions import Embedding
 from giornata.diffusion.optim.objective import answer
+from giornata.diffusion.optim.optimizer import JobOptimizer
 from giornata.diffusion.tiny.tiny_model import build_tiny_model
 from giornata.protocol.node.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.workloads.train.attach_adapter import LEAN, PEFT, attach_adapter
-from giornata.workloads.train.results.checkpoint_writer import JobOptimizer
 from giornata.workloads.train.steps import optimizer_of
 
 BUILDERS: Mapping[str, Callable[[Path], Path]] = {"tiny": build_tiny_model, "medium": medium_model.build}

@@ -84,8 +84,8 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
 
 def work_of(options: argparse.Namespace, home: Path) -> Work:
     return Work(
-        model=options.model or _model(options.size, home),
-        pictures=_pictures(home / "pictures", options.resolution),
+        model=options.model or model_of(options.size, home),
+        pictures=pictures_in(home / "pictures", options.resolution),
         resolution=options.resolution,
         precision=options.precision,
         rank=options.rank,
@@ -97,7 +97,7 @@ def work_of(options: argparse.Namespace, home: Path) -> Work:
     )
 
 
-def _model(size: str, home: Path) -> str:
+def model_of(size: str, home: Path) -> str:
     folder = home / size
     if size == "medium":
         from benchmarks.rig.medium_model import build as build_medium
@@ -113,7 +113,7 @@ def _model(size: str, home: Path) -> str:
     return str(folder)
 
 
-def _pictures(folder: Path, size_px: int) -> tuple[InputFile, ...]:
+def pictures_in(folder: Path, size_px: int) -> tuple[InputFile, ...]:
     module = [sys.executable, "-m", "giornata.diffusion.tiny.drawings", "teal-heart", str(folder)]
     subprocess.run([*module, "--count", str(PICTURES), "--size", str(size_px)], check=True, capture_output=True)
     return tuple(

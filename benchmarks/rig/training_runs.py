@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.rig.processes import usage_of
 from giornata.agent.attempt.events import EngineEnded, EngineMessage, Event
 from giornata.agent.engines.engine_process import EngineProcess
 from giornata.agent.engines.engines import engine_environment
@@ -59,24 +60,30 @@ class Run:
 
 
 class Session:
-    """One engine's life. It trains up to `places` jobs in one batch."""
+    """One engine's life. It trains up to `places` jobs in one batch. `source` is the folder of another version's
+    package; None: of this one."""
 
-    def __init__(self, work: Work, home: Path, *, places: int = 1) -> None:
+    def __init__(self, work: Work, home: Path, *, places: int = 1, source: Path | None = None) -> None:
         self._work, self._home, self._kind = work, home, "joint" if places > 1 else "solo"
         command = (
             *(sys.executable, "-m", "giornata.engine", "--device", work.device),
             *("--threads", str(work.threads), "--places", str(places)),
         )
         environment = engine_environment(os.environ, threads=work.threads)
+        if source is not None:
+            environment["PYTHONPATH"] = str(source)
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._engine = EngineProcess(command, environment=environment, monotonic_s=time.monotonic)
         self._engine.await_hello(PATIENCE_S)
         self.step_s: list[float] = []
+        self.cpu_s_at: dict[int, float] = {}
+        """CPU seconds of the engine so far, when it told of each step of the job that it trains."""
         self.metrics: dict[str, float] = {}
         self.peak_bytes = 0
 
     def train(self, *numbers: int) -> None:
         """These jobs, all given at once, from their start to their files."""
+        self.cpu_s_at.clear()
         for number in numbers:
             directory = Path(tempfile.mkdtemp(dir=self._home))
             spec = spec_of(self._work, seed=number)
@@ -96,6 +103,7 @@ class Session:
     def _ended(self, event: Event) -> bool:
         match event:
             case EngineMessage(message=Progress() as progress):
+                self.cpu_s_at[progress.step] = usage_of(self._engine.pid).cpu_s
                 if progress.step > WARM_UP_STEPS:
                     self.step_s.append(progress.metrics["step_ms"] / 1000.0)
                 self.metrics.update(progress.metrics)

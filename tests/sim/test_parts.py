@@ -20,9 +20,9 @@ from giornata.simulate.rented.provider import Container, ModelledFleet, Simulate
 from giornata.simulate.rented.trainer import ANCESTOR_TRAINER
 from giornata.simulate.results.story import JobTrace
 from giornata.simulate.results.tally import IDLE, TRAIN, BilledTime, InstanceTimer
+from giornata.simulate.run import plan_fault
 from giornata.simulate.scenario import PlannedFault
 from giornata.simulate.scenarios import SCENARIOS
-from giornata.simulate.troubles import plan
 from giornata.simulate.work import SimulatedAttempt
 from giornata.simulate.world import Simulation
 
@@ -329,7 +329,7 @@ def test_evening_fault_interrupts_a_tenth_and_sold_out_provider_adds_no_instance
         PlannedFault(kind="evening", at_s=600.0, for_s=300.0, share=0.1),
         PlannedFault(kind="sold-out", at_s=600.0, for_s=3600.0),
     ):
-        plan(place, trouble)  # type: ignore[arg-type]
+        plan_fault(place, trouble)  # type: ignore[arg-type]
     _until(agenda, 599)
     assert (fleet.running, fleet.interruptions) == (30, 0)
     seen = []

@@ -9,9 +9,8 @@ from pathlib import Path
 from giornata.agent.engines.engines import KernelDir
 from giornata.agent.work_dir import KERNEL_DIRECTORY
 from giornata.domain.errors import Fault
-from giornata.domain.generation.picture import ORDER_KINDS
+from giornata.domain.generation.picture import NODE_KINDS, ORDER_KINDS
 from giornata.protocol.generation.specs import GENERATE_KIND
-from giornata.protocol.node.work import NODE_KINDS
 from giornata.protocol.specs import AUDIT_KIND, CANARY_KIND, KINDS, OWN_KIND_PREFIX, PLATFORM_KINDS, VALIDATE_KIND
 
 GIB = 2**30

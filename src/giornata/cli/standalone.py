@@ -1,18 +1,21 @@
-"""`giornata train --standalone`: the composition root of a run without a server."""
+"""`giornata train --standalone`: the composition root and the view of a run without a server."""
 
 import contextlib
 import functools
 import math
 import os
 import random
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import httpx
 from pydantic import SecretStr
+from rich.progress import TaskID
 
 from giornata.agent.attempt.attempt import AttemptRunner
 from giornata.agent.attempt.commands import ServerCommands, ShutdownSignal
@@ -25,24 +28,85 @@ from giornata.agent.main import install_signals, launch, monotonic_s
 from giornata.agent.settings import AttemptSettings, engine_command
 from giornata.agent.work_dir import KERNEL_DIRECTORY, WorkDir
 from giornata.cli.jobs.inputs.picture_folders import folder_notes
+from giornata.cli.jobs.options.standalone_options import StandaloneOptions
 from giornata.cli.settings import Settings
 from giornata.cli.settings.private_files import NODE, keep_private, private_folder
-from giornata.cli.standalone_input import StandaloneInput, StandaloneOptions, check_input, request_of
-from giornata.cli.standalone_words import RunView
+from giornata.cli.standalone_input import StandaloneInput, check_input, request_of
 from giornata.cli.ui.output import Output
 from giornata.cli.ui.text import duration, size
+from giornata.cli.ui.watch import progress_bar
 from giornata.client.trust import trusted
 from giornata.domain.errors import Fault, InvalidInput, Unavailable, install_hint
 from giornata.domain.jobs.reasons import Reason
+from giornata.domain.visible_text import visible
 from giornata.standalone.platform import ATTEMPT, RunDeps, RunExitCode, StoragePlatform, exit_code_of
 from giornata.standalone.run_request import RunRequest
+from giornata.standalone.storage import CheckpointManifest
 from giornata.standalone.webhooks import WebhookConfig, WebhookSender
 
+LINES_OF_RUN = 10
+"""In a pipe, this many lines tell of the steps of a whole run."""
 HELLO_S = 300.0  # loading torch from a cold disk takes minutes on a rented machine
 STOP_GRACE_S = 10.0
 STORAGE_PATIENCE_S = 600.0
 WEBHOOK_TIMEOUT_S = 10.0
 WEBHOOK_PATIENCE_S = 60.0
+
+
+class RunView:
+    """Shows one run. Called by the run's loop and by the thread that stores checkpoints."""
+
+    def __init__(self, out: Output, *, total: int) -> None:
+        self._out, self._total = out, total
+        self._lock = threading.Lock()
+        self._phase = ""
+        self._told = 0
+        self._held_out = ""
+        self._bar = progress_bar(out)
+        self._task: TaskID = self._bar.add_task("starting", total=total, note="")
+
+    def __enter__(self) -> "RunView":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def phase(self, name: str, done: int | None, total: int | None) -> None:
+        """Show the phase of the engine."""
+        with self._lock:
+            self._bar.update(self._task, description=name, completed=done or 0, total=total or self._total, note="")
+            if name != self._phase and not self._out.live:
+                self._out.hint(f"{name} …")
+            self._phase = name
+
+    def progress(self, step: int, total: int, metrics: dict[str, float]) -> None:
+        """Show a step with its loss and speed, in the bar or as an occasional line."""
+        words = [f"loss {metrics['loss']:.4f}"] if "loss" in metrics else []
+        if "validation_loss" in metrics:
+            self._held_out = f"held out {metrics['validation_loss']:.4f}"
+        words += [self._held_out] if self._held_out else []
+        words += [f"{metrics['images_per_s']:.2f} images/s"] if "images_per_s" in metrics else []
+        with self._lock:
+            self._bar.update(self._task, completed=step, total=total, note=", ".join(words))
+            part = step * LINES_OF_RUN // total
+            if part > self._told and not self._out.live:
+                self._out.hint(f"step {step}/{total}  {', '.join(words)}")
+            self._told = max(part, self._told)
+
+    def stored(self, manifest: CheckpointManifest) -> None:
+        """Say that a checkpoint is stored."""
+        self.say(f"checkpoint {manifest.step} is safe ({size(manifest.size_bytes)})")
+
+    def say(self, line: str) -> None:
+        """Print a line, above the bar on a live terminal."""
+        with self._lock:
+            if self._out.live:
+                self._bar.console.print(visible(line), markup=False)
+            else:
+                self._out.say(line)
 
 
 def train_alone(

@@ -15,46 +15,16 @@ from giornata.cli.jobs.download import folder_faults
 from giornata.cli.jobs.inputs.base_models import TIMEOUT, Hub, model_faults
 from giornata.cli.jobs.inputs.picture_folders import caption_ending_of, lengths_of, read_class_pictures, with_prior
 from giornata.cli.jobs.options.spec_options import with_model_option
-from giornata.cli.options import misplaced
+from giornata.cli.jobs.options.standalone_options import StandaloneOptions
 from giornata.cli.settings import Settings, s3_credentials_of, storage_url
 from giornata.cli.system import RandomNames, SystemClock
 from giornata.client.storage.training_folder import TrainingFolder, read_training_folder, read_training_subsets
 from giornata.client.trust import trusted
 from giornata.control.jobs.submission.length_faults import prompts_of
 from giornata.domain.errors import Fault, InvalidInput, collecting
-from giornata.pictures.subsets import Subset
 from giornata.protocol.project.webhooks import key_of
 from giornata.standalone.run_request import RunRequest, make_request, spec_faults
 from giornata.standalone.storage import RunStorage
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StandaloneOptions:
-    """The options of a standalone run, as the command got them."""
-
-    directory: Path | None
-    checkpoint_to: str | None
-    output: Path | None
-    webhook: str | None
-    class_directory: Path | None = None
-    model_cache_bytes: int | None = None
-    subsets: tuple[Subset, ...] = ()
-    class_subsets: tuple[Subset, ...] = ()
-
-    @property
-    def folder(self) -> Path | None:
-        """The folder with the pictures; the first, where there are several."""
-        return self.subsets[0].path if self.subsets else self.directory
-
-    def misplaced(self) -> list[Fault]:
-        """Return a fault for each option that means nothing without --standalone."""
-        options = {
-            "--checkpoint-to": self.checkpoint_to,
-            "--webhook": self.webhook,
-            "--model-cache-bytes": self.model_cache_bytes,
-        }
-        hint = "add --standalone, or leave it out"
-        return misplaced(options, "means nothing for a job on a server", hint=hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

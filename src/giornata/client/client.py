@@ -28,7 +28,7 @@ from giornata.client.storage.training_folder import TrainingFolder, read_trainin
 from giornata.client.storage.uploads import Progress, UploadedFile, local_files, upload
 from giornata.client.trust import trusted
 from giornata.domain.errors import NotFound, Unavailable
-from giornata.domain.jobs.job import TERMINAL, JobState
+from giornata.domain.jobs.job import STANDS_STILL, JobState
 from giornata.pictures.folder import CAPTION_ENDING
 from giornata.protocol.jobs import (
     Artifact,
@@ -59,7 +59,6 @@ KEPT_CHECKPOINTS = (
     "A job keeps its latest checkpoints (checkpoints_keep_latest, by default 2). To keep chosen steps, submit "
     "it with: --set checkpoints_keep_every=500"
 )
-STANDS_STILL = TERMINAL | {JobState.PAUSED}
 
 
 class Client(

@@ -1,6 +1,8 @@
-"""Nodes, and for the operator fleets and the health of machines."""
+"""Nodes, and for the operator fleets and the health of machines; prices over time as a line."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from fastapi import Response
@@ -12,14 +14,48 @@ from giornata.control.fleets.nodes import drain_node, list_nodes, undrain_node
 from giornata.control.fleets.read_fleets import read_fleet
 from giornata.control.loops import LoopStatus
 from giornata.control.timestamps import instant
-from giornata.dashboard.price_line import PriceLine, draw_prices
 from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import Visit, action, page, see
 from giornata.domain.errors import Conflict, FleetRefused
 from giornata.domain.machines.health import MachineState
-from giornata.protocol.node.fleets import Fleet, QuarantineMachine, ScaleFleet
+from giornata.protocol.node.fleets import Fleet, FleetPrice, QuarantineMachine, ScaleFleet
 
+LINE_WIDTH, LINE_TOP, LINE_HEIGHT = 1000.0, 8.0, 64.0
+"""Of the line of prices, in the units of the drawing."""
 PER_PAGE = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceLine:
+    """A line from the oldest price until now. The lowest point of the drawing is the least price."""
+
+    path: str
+    began_at: datetime
+    least_micro_usd: int
+    most_micro_usd: int
+    changes: int
+
+
+def draw_prices(changes: Sequence[FleetPrice], *, now: datetime) -> PriceLine | None:
+    """Return the line of these prices, the newest first; None for fewer than two."""
+    if len(changes) < 2:
+        return None
+    prices = [each.micro_usd_per_hour for each in changes]
+    least, most, began_at = min(prices), max(prices), changes[-1].at
+    whole_s = max((now - began_at).total_seconds(), 1.0)
+
+    def x(at: datetime) -> str:
+        return f"{min(LINE_WIDTH, LINE_WIDTH * (at - began_at).total_seconds() / whole_s):.1f}"
+
+    def y(price: int) -> str:
+        return f"{LINE_TOP + LINE_HEIGHT * (most - price) / max(most - least, 1):.1f}"
+
+    oldest, *later = reversed(changes)
+    steps = "".join(f"H{x(each.at)}V{y(each.micro_usd_per_hour)}" for each in later)
+    path = f"M0 {y(oldest.micro_usd_per_hour)}{steps}H{LINE_WIDTH:.0f}"
+    return PriceLine(
+        path=path, began_at=began_at, least_micro_usd=least, most_micro_usd=most, changes=len(changes) - 1
+    )
 
 
 def show(visit: Visit) -> Response:

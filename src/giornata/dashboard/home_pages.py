@@ -1,6 +1,12 @@
-"""The first page: for a tenant the jobs that run and those that ended, for the operator the installation besides."""
+"""The first page: for a tenant the jobs that run and those that ended, for the operator the installation besides.
+
+Bars show the use of billed time.
+"""
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from urllib.parse import quote
 
 from fastapi import Response
@@ -8,9 +14,9 @@ from fastapi import Response
 from giornata.control.fleets.operator_actions import list_machines
 from giornata.control.jobs.reading.read_jobs import list_jobs
 from giornata.control.monitoring import read_budgets, read_installation, read_last_day
+from giornata.control.ports.user_queries.money_store import FleetTime
 from giornata.dashboard.fleet_pages import loops_of
 from giornata.dashboard.rendering import render
-from giornata.dashboard.time_bar import time_bars
 from giornata.dashboard.visit import Visit, page, project_url, see
 from giornata.domain.jobs.job import JobState
 from giornata.domain.jobs.reasons import Reason
@@ -18,10 +24,64 @@ from giornata.domain.machines.health import MachineState
 from giornata.protocol.jobs import JobPage
 from giornata.protocol.project.admin import Scope
 
+BAR_WIDTH = 1000.0
+"""Of the bar of a fleet's billed time, in the units of the drawing."""
+USES = ("useful", "startup", "idle", "lost", "at_risk")
+WORDS = {"useful": "useful", "startup": "start-up", "idle": "idle", "lost": "lost", "at_risk": "not safe yet"}
 ACTIVE = (JobState.RUNNING, JobState.QUEUED, JobState.PAUSED)
 ENDED = tuple(state for state in JobState if state not in ACTIVE)
 SHOWN = 8
 SHEETS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimePart:
+    """One use of the time: its place in the bar, its seconds, and its share in percent."""
+
+    use: str
+    words: str
+    x: float
+    width: float
+    seconds: float
+    percent: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeBar:
+    """The billed time of a fleet, or of all of them, and what it cost."""
+
+    name: str
+    parts: Sequence[TimePart]
+    seconds: float
+    billed_micro_usd: int
+
+
+def time_bars(fleets: Sequence[FleetTime]) -> list[TimeBar]:
+    """Return a bar of all fleets, and one of each where there are several; none where nothing was billed."""
+    billed = [each for each in fleets if each.billed_ms]
+    if not billed:
+        return []
+    bars = [_bar(each.fleet, [each]) for each in sorted(billed, key=lambda each: (-each.billed_ms, each.fleet))]
+    return bars if len(bars) == 1 else [_bar("All fleets", billed), *bars]
+
+
+def _bar(name: str, fleets: Sequence[FleetTime]) -> TimeBar:
+    whole_ms = sum(each.billed_ms for each in fleets)
+    used_ms = [sum(getattr(each, f"{use}_ms") for each in fleets) for use in USES]
+    begins = accumulate(used_ms, initial=0)
+    parts = [
+        TimePart(
+            use=use,
+            words=WORDS[use],
+            x=round(BAR_WIDTH * begin / whole_ms, 1),
+            width=round(BAR_WIDTH * used / whole_ms, 1),
+            seconds=used / 1000,
+            percent=100 * used / whole_ms,
+        )
+        for use, used, begin in zip(USES, used_ms, begins, strict=False)
+    ]
+    cost = sum(each.billed_micro_usd for each in fleets)
+    return TimeBar(name=name, parts=parts, seconds=whole_ms / 1000, billed_micro_usd=cost)
 
 
 def enter(visit: Visit) -> Response:

@@ -1,7 +1,11 @@
-"""Turn values into HTML by the templates. Every value is escaped; no template marks a value as safe."""
+"""Turn values into HTML by the templates. Every value is escaped; no template marks a value as safe.
+
+Every page has the entries of the navigation that the person may follow.
+"""
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
@@ -13,12 +17,58 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from giornata import __version__
 from giornata.dashboard import words
-from giornata.dashboard.navigation import entries
 from giornata.dashboard.visit import ROOT, Visit
-from giornata.protocol.project.admin import Scope
+from giornata.protocol.project.admin import USER_VERBS, Scope
 
 HERE = Path(__file__).parent
 TEMPLATES, STATIC = HERE / "templates", HERE / "static"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """An entry: its words, its path below the project, and the scopes of which a person needs one."""
+
+    label: str
+    path: str
+    scopes: frozenset[Scope] = frozenset({Scope.JOBS_READ})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NavigationLink:
+    """A link of the navigation, as one page shows it."""
+
+    label: str
+    url: str
+    current: bool
+
+
+PLACES = (
+    Place(label="Home", path=""),
+    Place(label="Jobs", path="/jobs"),
+    Place(label="New training", path="/train", scopes=frozenset({Scope.JOBS_WRITE})),
+    Place(label="Generate", path="/generate", scopes=frozenset({Scope.GENERATE})),
+    Place(label="Compare", path="/compare"),
+    Place(label="Fleet", path="/fleet", scopes=USER_VERBS),
+    Place(label="Project", path="/settings"),
+)
+
+
+def entries(visit: Visit) -> list[NavigationLink]:
+    """Return the links that this person may follow in this project."""
+    if not visit.project_id:
+        return []
+    here = visit.request.url.path
+    return [
+        NavigationLink(
+            label=place.label, url=visit.url(place.path), current=_holds(visit.url(place.path), here, place)
+        )
+        for place in PLACES
+        if visit.may(*place.scopes)
+    ]
+
+
+def _holds(url: str, here: str, place: Place) -> bool:
+    return here == url or (bool(place.path) and here.startswith(f"{url}/"))
 
 
 def render(visit: Visit, template: str, *, status: int = HTTPStatus.OK, **values: Any) -> HTMLResponse:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from giornata.control.ports.fleet import FleetDriver, Instance
 from giornata.control.ports.identities import NoIdentities, WorkloadIdentities, WorkloadIdentity
 from giornata.domain.errors import Fault, InvalidInput, Unauthenticated, Unavailable, install_hint
-from giornata.protocol.node.work import NODE_KINDS
+from giornata.domain.generation.picture import NODE_KINDS
 
 FLEET = "GIORNATA_FLEET"
 KINDS = "GIORNATA_KINDS"

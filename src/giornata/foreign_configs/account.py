@@ -12,6 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 from giornata.pictures.subsets import Subset
 from giornata.protocol.specs import TrainSpec
 
+OPTION = "--from"
+"""The option that names such a configuration."""
 NONE_GIVEN: Mapping[str, Any] = MappingProxyType({})
 NOT_YET = "this version has no setting {setting}, and without it the result would be another"
 NOT_KNOWN = "this key is not known here, so nobody can say whether the result would be the same"

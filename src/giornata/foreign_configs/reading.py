@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.foreign_configs.account import Reading
+from giornata.foreign_configs.account import OPTION, Reading
 from giornata.foreign_configs.ai_toolkit import is_ai_toolkit_file, read_ai_toolkit
 from giornata.foreign_configs.kohya import TOOL, read_kohya
 from giornata.foreign_configs.kohya_datasets import is_dataset_file, read_kohya_datasets
@@ -19,7 +19,6 @@ from giornata.foreign_configs.onetrainer import is_onetrainer_file, read_onetrai
 from giornata.foreign_configs.onetrainer_concepts import is_concepts_file
 
 MAX_BYTES = 2**20
-OPTION = "--from"
 KNOWN = "sd-scripts' TOML or JSON (options, datasets, or the GUI's), OneTrainer's JSON, or ai-toolkit's YAML"
 _SD_SCRIPTS_KEYS = frozenset({"pretrained_model_name_or_path", "network_module", "train_data_dir", "dataset_config"})
 

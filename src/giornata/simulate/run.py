@@ -1,19 +1,21 @@
-"""A run of one scenario, from the submission of the first job until the last machine is gone."""
+"""A run of one scenario, from the submission of the first job until the last machine is gone, with its troubles."""
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from giornata.control.context import GovernedFleet
 from giornata.simulate.crowd import RequestBatches
+from giornata.simulate.draws import rng
 from giornata.simulate.installation import Installation, counts_of, installed
 from giornata.simulate.node import ModelledNode
 from giornata.simulate.plane import VRAM_BYTES, SimulatedControlPlane
 from giornata.simulate.rented.provider import ModelledFleet
 from giornata.simulate.results.story import JobTrace
-from giornata.simulate.scenario import Scenario
-from giornata.simulate.troubles import plan
+from giornata.simulate.scenario import PlannedFault, Scenario
 from giornata.simulate.world import Simulation
 
 WIND_DOWN_S = 2 * 3600.0
@@ -46,7 +48,7 @@ def run(world: Simulation, installation: Installation | None) -> SimulationResul
     """Run the events of a simulation until its jobs are done and the last instance is gone."""
     scenario, began_s, cpu_s = world.scenario, time.monotonic(), time.process_time()
     for trouble in scenario.troubles:
-        plan(world, trouble)
+        plan_fault(world, trouble)
     world.sample()
     latest_ms = world.agenda.start_ms + round(scenario.latest_h * 3_600_000)
     if world.agenda.run(until=lambda: world.done_at_s is not None, latest_ms=latest_ms):
@@ -117,3 +119,50 @@ def _wind_down(world: Simulation) -> None:
     latest_ms = world.agenda.now_ms() + round(WIND_DOWN_S * 1000)
     if any(fleet.present for fleet in world.manual):
         world.agenda.run(until=lambda: not any(fleet.present for fleet in world.manual), latest_ms=latest_ms)
+
+
+def plan_fault(world: Simulation, trouble: PlannedFault) -> None:
+    """Put down on the agenda what will go wrong, and when it is over."""
+    begin_ms = world.agenda.start_ms + round(trouble.at_s * 1000)
+    end_ms = begin_ms + round(trouble.for_s * 1000)
+    match trouble.kind:
+        case "region-lost":
+            world.agenda.at(begin_ms, partial(_lose_region, world, trouble.share))
+        case "evening":
+            world.agenda.at(begin_ms, partial(_come_home, world, trouble))
+        case "sold-out":
+            for fleet in world.fleets.values():
+                world.agenda.at(begin_ms, fleet.sell_out)
+                world.agenda.at(end_ms, fleet.restock)
+        case "server-away" | "provider-away":
+            for at_ms, away in ((begin_ms, True), (end_ms, False)):
+                world.agenda.at(at_ms, partial(_set_away, world, trouble, away=away))
+
+
+def _set_away(world: Simulation, trouble: PlannedFault, *, away: bool) -> None:
+    if trouble.kind == "server-away":
+        world.plane.away = away
+        return
+    for fleet in world.fleets.values():
+        fleet.away = away
+
+
+def _lose_region(world: Simulation, share: float) -> None:
+    for fleet in world.fleets.values():
+        for container in list(fleet.present.values()):
+            if rng(world.seed, "region", container.machine.id).random() < share:
+                fleet.interrupt(container, zombie=False)
+
+
+def _come_home(world: Simulation, trouble: PlannedFault) -> None:
+    """Owners come home within minutes, and take their machines back."""
+    for fleet in world.fleets.values():
+        by_machine = {
+            rng(world.seed, "evening", f"{trouble.at_s} {each.machine.id}").random(): each
+            for each in fleet.present.values()
+            if each.running_since_ms is not None
+        }
+        leaving = math.ceil(trouble.share * len(by_machine))
+        for lot, container in sorted(by_machine.items())[:leaving]:
+            moment = rng(world.seed, "minute", f"{lot} {container.machine.id}").random()
+            world.agenda.after(moment * trouble.for_s, partial(fleet.interrupt, container, zombie=False))

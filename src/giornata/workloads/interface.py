@@ -1,5 +1,6 @@
 """The interface of a workload, and of the engine that runs it. Loads no torch."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -7,6 +8,9 @@ from typing import Any, Protocol
 
 from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.node.pipe import Start
+
+Clock = Callable[[], float]
+"""Seconds that only ever grow."""
 
 
 class AgentRequest(Enum):

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from tests.fixtures.users import ANN, ANN_ADMIN, BOB, ROOT, move_in, new_job
 
-from giornata.cli.operate.project.audit_log_files import checked
+from giornata.cli.operate.project.audit_log import checked
 from giornata.control.access.install import install, put_admin_key, renew_signing_key
 from giornata.control.access.keys import create_key
 from giornata.control.access.read_audit_log import export_lines

@@ -10,7 +10,7 @@ from tests.fixtures.store_rig import StoreRig
 from tests.fixtures.users import ANN, ROOT, have
 
 from giornata.control.caller import Caller
-from giornata.control.pictures.kept_annotations import NOTED_EVERY_MS
+from giornata.control.pictures.lease import NOTED_EVERY_MS
 from giornata.control.storage.uploads import commit_cache
 from giornata.protocol.generation.annotators import ANNOTATION_ENTRY, annotation_key
 from giornata.protocol.node.pictures import PictureLease

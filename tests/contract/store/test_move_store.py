@@ -27,9 +27,8 @@ from giornata.store.database.dialects import parse_url, postgres, sqlite_reader
 from giornata.store.database.migrate import migrate
 from giornata.store.database.transfer_marks import marks
 from giornata.store.schema import blobs, events, jobs, logs
-from giornata.store.transfer.compare_tables import differences, digest_of
 from giornata.store.transfer.copy_tables import BATCH_ROWS, TABLES
-from giornata.store.transfer.move_store import abandon_move, move_store
+from giornata.store.transfer.move_store import abandon_move, differences, digest_of, move_store
 
 LINES, MANY_LINES = 2_500, 20_000
 PATIENCE_S = 120.0

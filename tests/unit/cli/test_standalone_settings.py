@@ -2,9 +2,9 @@
 
 from pydantic import SecretStr
 
+from giornata.cli.jobs.options.standalone_options import StandaloneOptions
 from giornata.cli.settings import Settings
 from giornata.cli.standalone import engine_line, wandb_key
-from giornata.cli.standalone_input import StandaloneOptions
 
 NOTHING = {"directory": None, "checkpoint_to": None, "output": None, "webhook": None}
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from giornata.cli.jobs.options.sweep_axes import first_job, read_changes, read_grid
+from giornata.cli.jobs.sweep import first_job, read_changes, read_grid
 from giornata.domain.errors import InvalidInput
 
 

@@ -3,8 +3,7 @@
 import json
 from dataclasses import replace
 
-from giornata.control.notifications.messages import DISCORD_CHARACTERS, messages_of
-from giornata.control.notifications.send_due import chosen
+from giornata.control.notifications.send_due import DISCORD_CHARACTERS, chosen, messages_of
 from giornata.control.ports.user_queries.webhook_store import DeliveryRecord, DueChain, WebhookRecord
 from giornata.domain.accounts.notifications import DeliveryState
 from giornata.protocol.project.webhook_endpoints import WebhookFormat

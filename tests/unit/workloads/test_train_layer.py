@@ -18,13 +18,14 @@ from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.diffusion.draws.randomness import normal
 from giornata.diffusion.encode import captions
 from giornata.diffusion.optim.objective import answer
+from giornata.diffusion.optim.optimizer import JobOptimizer
 from giornata.diffusion.optim.slot_optimizer import SlotOptimizer
 from giornata.domain.errors import WorkloadFailed
 from giornata.protocol.node.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.optimization import Optimizer
 from giornata.workloads.train.attach_adapter import BOTH, LEAN, PEFT, attach_adapter, layer_entries, lora_layer
-from giornata.workloads.train.results.checkpoint_writer import JobOptimizer, state_of
+from giornata.workloads.train.results.checkpoint_writer import state_of
 from giornata.workloads.train.steps import optimizer_of
 
 

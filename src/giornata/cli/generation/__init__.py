@@ -1,1 +1,1 @@
-"""Commands that make something of many pictures: grids and benchmarks. Read `grid` first, then `grid_cells`."""
+"""Commands that make something of many pictures: grids and benchmarks. Read `grid` first."""

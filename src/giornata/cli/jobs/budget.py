@@ -1,6 +1,6 @@
 """`giornata budget` and `giornata project budget`: limits of what jobs may cost."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -8,13 +8,15 @@ from giornata.cli.jobs.inputs.find_job import find_job
 from giornata.cli.options import JOB_HELP, JsonFlag, job_ids, settings_of
 from giornata.cli.settings.connection import connect
 from giornata.cli.ui.output import Output, reporting
-from giornata.cli.ui.text import cost
-from giornata.client import Client
-from giornata.domain.billing.money import format_usd, parse_usd
+from giornata.cli.ui.text import cost, micro_usd
+from giornata.domain.billing.money import format_usd
 from giornata.domain.errors import Fault, InvalidInput, NotFound
 from giornata.domain.jobs.job import JobState
 from giornata.protocol.jobs import Job
 from giornata.protocol.project.admin import Project, SetBudget
+
+if TYPE_CHECKING:
+    from giornata.client import Client
 
 NO_LIMIT = "none"
 NEGATIVE = {"ignore_unknown_options": True}
@@ -59,14 +61,6 @@ ProjectAmount = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the command; `project budget` stands with the other commands about projects."""
     app.command("budget", context_settings=NEGATIVE)(job_budget)
-
-
-def micro_usd(text: str, *, where: str) -> int:
-    """Convert an amount that a person wrote in USD to micro-dollars. Raises InvalidInput that names the option."""
-    try:
-        return parse_usd(text)
-    except ValueError as error:
-        raise InvalidInput([Fault(where=where, message=str(error), hint="such as 0.50")]) from None
 
 
 def job_budget(
@@ -126,7 +120,7 @@ def _budget_of_project(
     out.result(project)
 
 
-def find_project(client: Client, project_id: str) -> Project:
+def find_project(client: "Client", project_id: str) -> Project:
     """Look up a project. Raises NotFound, also for a project that the key may not see."""
     for project in client.projects():
         if project.id == project_id:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,13 +15,15 @@ from giornata.cli.settings.hints import giornata
 from giornata.cli.tools.model import run_model_code
 from giornata.cli.ui.output import Output, reporting
 from giornata.cli.ui.text import ago, size
-from giornata.client import Client
 from giornata.client.archives.model_card import CARDS, restore_cards, save_record
 from giornata.domain.errors import Fault, InvalidInput, NotFound
 from giornata.domain.generation.picture import ORDER_KINDS
 from giornata.domain.jobs.job import IMPORTED_FROM, JobState
 from giornata.protocol.jobs import Job
 from giornata.protocol.training.file_names import lora_file
+
+if TYPE_CHECKING:
+    from giornata.client import Client
 
 
 class Format(StrEnum):
@@ -116,7 +118,7 @@ def _check(output: Path, formats: list[Format] | None, checkpoint: int | None, s
 
 
 def _from_checkpoint(
-    client: Client, job: Job, step: int, output: Path, formats: list[Format] | None, out: Output
+    client: "Client", job: Job, step: int, output: Path, formats: list[Format] | None, out: Output
 ) -> tuple[Path, ...]:
     """The checkpoint, and a file of each format: these, or else those of the job."""
     name = job.spec.get("output_name")
@@ -147,7 +149,7 @@ def folder_faults(folder: Path | None) -> list[Fault]:
     return []
 
 
-def fetch_results(client: Client, job: Job, folder: Path, out: Output) -> tuple[Path, ...]:
+def fetch_results(client: "Client", job: Job, folder: Path, out: Output) -> tuple[Path, ...]:
     """Every result, verified. No file of another job is overwritten. Raises NotFound when there is none yet."""
     if any(folder.glob(CARDS)):
         restore_cards(folder, {each.sha256 for each in client.artifacts(job.id)})
@@ -162,7 +164,7 @@ def fetch_results(client: Client, job: Job, folder: Path, out: Output) -> tuple[
     return files
 
 
-def _record(client: Client, job: Job, files: Sequence[Path]) -> tuple[Path, ...]:
+def _record(client: "Client", job: Job, files: Sequence[Path]) -> tuple[Path, ...]:
     """Save the signed record of a training job beside its model card; nothing without a card or a record."""
     cards = [file for file in files if file.match(CARDS)]
     if not cards or job.kind != "train" or job.state is not JobState.SUCCEEDED or IMPORTED_FROM in job.labels:

@@ -1,7 +1,7 @@
 """`giornata follow`, `giornata events` and `giornata logs`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,11 +13,13 @@ from giornata.cli.settings.connection import connect
 from giornata.cli.settings.hints import giornata
 from giornata.cli.ui.output import EXIT_FAILED, EXIT_PAUSED, Output, reporting
 from giornata.cli.ui.watch import coming_back, sentence, watch
-from giornata.client import Client
 from giornata.domain.errors import InvalidInput
 from giornata.domain.generation.picture import ORDER_KINDS
 from giornata.domain.jobs.job import JobState
 from giornata.protocol.jobs import Job
+
+if TYPE_CHECKING:
+    from giornata.client import Client
 
 FollowFlag = Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended, or is paused.")]
 
@@ -57,7 +59,7 @@ def follow(
         raise typer.Exit(status)
 
 
-def finish(client: Client, job: Job, output: Path | None, out: Output) -> int:
+def finish(client: "Client", job: Job, output: Path | None, out: Output) -> int:
     """Download the results of a finished job, or print the command for it, and print the job as JSON.
 
     Returns the exit status.
@@ -102,7 +104,7 @@ def logs(context: typer.Context, job_id: JobId, follow: FollowFlag = False, as_j
             _end_paused(client, found, out)
 
 
-def _end_paused(client: Client, job_id: str, out: Output) -> None:
+def _end_paused(client: "Client", job_id: str, out: Output) -> None:
     """Exit with status 3 if the job is paused: it has no more events until its budget is raised."""
     job = client.get_job(job_id)
     if job.state is JobState.PAUSED:

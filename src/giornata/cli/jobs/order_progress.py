@@ -4,17 +4,20 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from giornata.cli.settings.hints import giornata
 from giornata.cli.ui.output import EXIT_FAILED, EXIT_PAUSED, Output
 from giornata.cli.ui.text import cost, count, size
 from giornata.cli.ui.watch import coming_back, progress_bar, waiting_words, without_numbers
-from giornata.client import STANDS_STILL, Client
 from giornata.domain.generation.picture import PictureState
-from giornata.domain.jobs.job import JobState
+from giornata.domain.jobs.job import STANDS_STILL, JobState
 from giornata.domain.visible_text import visible
 from giornata.protocol.jobs import Job
 from giornata.protocol.orders.order_pictures import OrderPicture
+
+if TYPE_CHECKING:
+    from giornata.client import Client
 
 POLL_S = 1.0
 PICTURES_PER_LOOK = 500
@@ -43,7 +46,7 @@ class OrderProgress:
 
 
 def follow_order(
-    client: Client, job: Job, out: Output, *, output: Path | None, sleep: Callable[[float], None] = time.sleep
+    client: "Client", job: Job, out: Output, *, output: Path | None, sleep: Callable[[float], None] = time.sleep
 ) -> tuple[Job, OrderProgress]:
     """Follow an order until it has ended or is paused. Each picture is fetched into `output`, if that is given.
 
@@ -75,7 +78,7 @@ def follow_order(
     return job, progress
 
 
-def _take(client: Client, picture: OrderPicture, progress: OrderProgress, out: Output, output: Path | None) -> None:
+def _take(client: "Client", picture: OrderPicture, progress: OrderProgress, out: Output, output: Path | None) -> None:
     progress.after = picture.id
     if picture.state is not PictureState.SUCCEEDED:
         progress.failed += 1

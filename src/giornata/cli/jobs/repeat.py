@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from giornata.cli.jobs.inputs.base_models import sent_name
+from giornata.cli.jobs.options.standalone_options import StandaloneOptions
 from giornata.cli.options import misplaced
 from giornata.cli.settings import Settings
 from giornata.cli.standalone import run_alone
-from giornata.cli.standalone_input import StandaloneInput, StandaloneOptions, check_input
+from giornata.cli.standalone_input import StandaloneInput, check_input
 from giornata.cli.ui.output import EXIT_FAILED, Output
 from giornata.client.archives.provenance import file_sha256
 from giornata.client.storage.training_folder import TrainingFolder

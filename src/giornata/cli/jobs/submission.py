@@ -4,12 +4,11 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from giornata.cli.jobs.budget import micro_usd
 from giornata.cli.jobs.inputs.base_models import TIMEOUT, Hub, model_faults
 from giornata.cli.jobs.inputs.find_job import find_job
 from giornata.cli.jobs.inputs.picture_folders import (
@@ -24,8 +23,7 @@ from giornata.cli.options import CLASS_FOLDER, check_job_name, misplaced
 from giornata.cli.settings import Settings
 from giornata.cli.settings.connection import target_of
 from giornata.cli.ui.output import Output
-from giornata.cli.ui.text import parse_size
-from giornata.client import Client
+from giornata.cli.ui.text import micro_usd, parse_size
 from giornata.client.storage.training_folder import TrainingFolder, read_training_folder, read_training_subsets
 from giornata.client.trust import trusted
 from giornata.control.jobs.submission.length_faults import prompts_of
@@ -33,8 +31,10 @@ from giornata.control.jobs.submission.spec_faults import NO_DATASET, parse_spec
 from giornata.domain.errors import Fault, InvalidInput, Unauthenticated, Unavailable, collecting
 from giornata.pictures.subsets import Subset
 from giornata.protocol.jobs import Job
-from giornata.protocol.project.admin import ROOT_PROJECT
 from giornata.protocol.uploads import Dataset
+
+if TYPE_CHECKING:
+    from giornata.client import Client
 
 SOON_SENT = 100
 """Pictures that are sent without asking how many the project may have: the server says so soon enough."""
@@ -146,7 +146,7 @@ def check(
     )
 
 
-def send(client: Client, job: Checked, out: Output) -> Job:
+def send(client: "Client", job: Checked, out: Output) -> Job:
     """The pictures and the file to start from, as far as the server does not have them, and then the job."""
     spec = send_inputs(client, job, out)
     if job.continued is not None:
@@ -154,7 +154,7 @@ def send(client: Client, job: Checked, out: Output) -> Job:
     return client.submit(spec, **{**job.terms, "priority": job.terms["priority"] or 0})
 
 
-def send_inputs(client: Client, job: Checked, out: Output) -> dict[str, Any]:
+def send_inputs(client: "Client", job: Checked, out: Output) -> dict[str, Any]:
     """Say what there is to say of the pictures, and upload what the server does not have. Returns the spec that names
     it. Raises InvalidInput when the project may not have as many pictures."""
     for note in folder_notes(job.spec, job.folder, job.class_folder):
@@ -230,7 +230,7 @@ def _folder(asked: SubmissionOptions, spec: dict[str, Any], *, minimum: int, cop
     )
 
 
-def _check_limit(client: Client, job: Checked) -> None:
+def _check_limit(client: "Client", job: Checked) -> None:
     """Before anything is uploaded, that the server would refuse afterwards."""
     counts = {"DIR": job.folder, CLASS_FOLDER: job.class_folder}
     counted = {where: len(folder.items) for where, folder in counts.items() if folder is not None}
@@ -250,17 +250,19 @@ def _check_limit(client: Client, job: Checked) -> None:
         raise InvalidInput(faults)
 
 
-def _most_pictures(client: Client) -> int | None:
+def _most_pictures(client: "Client") -> int | None:
     """Return the caller's project's limit of pictures; None where an older server does not say.
 
     A root admin sees all projects, with the own project among them.
     """
+    from giornata.protocol.project.admin import ROOT_PROJECT
+
     projects = {project.id: project for project in client.projects()}
     own = next(iter(projects.values()), None) if len(projects) == 1 else projects.get(ROOT_PROJECT)
     return None if own is None else own.max_pictures
 
 
-def _send_folder(client: Client, folder: TrainingFolder, out: Output) -> Dataset:
+def _send_folder(client: "Client", folder: TrainingFolder, out: Output) -> Dataset:
     columns = (TextColumn("uploading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=out.console, disable=not out.live, transient=True) as bar:
         task = bar.add_task("upload", total=folder.size_bytes)

@@ -24,13 +24,12 @@ from giornata.cli.jobs.inputs.foreign import (
 )
 from giornata.cli.jobs.options.option_types import EstimateOption, MaxCostOption, MinVramOption, PriorityOption
 from giornata.cli.jobs.options.spec_options import parse_assignments
+from giornata.cli.jobs.options.standalone_options import StandaloneOptions
 from giornata.cli.jobs.submission import SubmissionOptions, check, send
 from giornata.cli.options import JsonFlag, misplaced, optional, settings_of
 from giornata.cli.settings import Settings
 from giornata.cli.settings.connection import connect
 from giornata.cli.settings.hints import giornata
-from giornata.cli.standalone import train_alone
-from giornata.cli.standalone_input import StandaloneOptions
 from giornata.cli.tools.presets import known
 from giornata.cli.ui.output import Output, reporting
 from giornata.cli.ui.text import count
@@ -190,6 +189,8 @@ def train(
             estimate_job(queued, settings, fields, out, others=others)
             return
         if standalone:
+            from giornata.cli.standalone import train_alone
+
             others += queued.misplaced()
             raise typer.Exit(train_alone(alone, settings=settings, fields=fields, others=others, out=out))
         others += alone.misplaced()

@@ -9,15 +9,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 
 from giornata.cli.settings import Settings, admin_key_of
 from giornata.cli.settings.contexts import Contexts, contexts_file, read_contexts
 from giornata.cli.settings.hints import giornata, given, note_local
-from giornata.client import Client
 from giornata.client.retry import Backoff
 from giornata.domain.errors import Fault, InvalidInput, Unauthenticated, Unavailable
+
+if TYPE_CHECKING:
+    from giornata.client import Client
 
 ADMIN_KEY_FILE = "admin.key"
 SERVER_FILE = "server.json"
@@ -32,10 +35,12 @@ class Target:
     local: bool
 
 
-def connect(settings: Settings, *, http: httpx.Client | None = None, backoff: Backoff | None = None) -> Client:
+def connect(settings: Settings, *, http: httpx.Client | None = None, backoff: Backoff | None = None) -> "Client":
     """A client for the server that `target_of` finds. Raises as it does."""
     target = target_of(settings)
     note_local(target.local)
+    from giornata.client import Client
+
     return Client(target.url, target.api_key, http=http, backoff=backoff)
 
 

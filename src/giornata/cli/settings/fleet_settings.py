@@ -7,8 +7,8 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstrain
 from giornata.domain.billing.money import MICRO_USD
 from giornata.domain.fleets.fleet_plan import ScalingPolicy
 from giornata.domain.fleets.scaling_windows import parse_window
+from giornata.domain.generation.picture import NODE_KINDS
 from giornata.domain.machines.node_checks import NodeThresholds
-from giornata.protocol.node.work import NODE_KINDS
 
 FleetName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
 DEFAULT = ScalingPolicy()

@@ -18,8 +18,7 @@ from pydantic_settings import (
 from giornata.cli.settings.fleet_settings import FleetName, FleetTable
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.files.datasets import MAX_DATASET_ITEMS
-from giornata.protocol.node.pictures import MOST_PICTURES
-from giornata.protocol.node.work import NODE_KINDS
+from giornata.domain.generation.picture import MOST_PICTURES, NODE_KINDS
 
 if TYPE_CHECKING:
     from giornata.blobs.s3 import S3Credentials

@@ -7,17 +7,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from giornata.cli.options import JsonFlag
-from giornata.cli.tools.simulate_affinity import ABOUT, NODES, SCENARIO, simulate_affinity
-from giornata.cli.tools.simulate_audits import ABOUT_AUDITS, AUDITS, simulate_audits
 from giornata.cli.ui.output import EXIT_FAILED, Output, reporting
 from giornata.cli.ui.text import duration
 from giornata.domain.errors import Fault, InvalidInput, install_hint
 
+if TYPE_CHECKING:
+    from giornata.simulate.affinity.cases import AffinityReport
+
+AFFINITY = "affinity"
+ABOUT_AFFINITY = "Pictures with 1,000 base models on 100 nodes, over five seeds: how often a model is loaded."
+SEEDS_OF_AFFINITY = 5
+NODES_OF_AFFINITY = 100
+AUDITS = "audits"
+ABOUT_AUDITS = "Replay audits of 120 machines with liars, over three seeds: how soon each liar is out."
+SEEDS_OF_AUDITS = 3
 OURS = "Giornata"
 
 if TYPE_CHECKING:
@@ -74,7 +83,7 @@ def simulate(
         if compare is not None and not opened:
             raise InvalidInput([Fault(where="--compare", message="draws pictures", hint="give --open, too")])
         _check_extra()
-        of_rules = {SCENARIO: simulate_affinity, AUDITS: simulate_audits}
+        of_rules = {AFFINITY: simulate_affinity, AUDITS: simulate_audits}
         if scenario in of_rules:
             of_rules[scenario](out, seed=seed, nodes=nodes)
             return
@@ -174,13 +183,13 @@ def _list(out: Output) -> None:
     from giornata.simulate.scenarios import SCENARIOS
 
     rows = [(each.name, str(each.jobs), str(each.nodes), each.about) for each in SCENARIOS.values()]
-    rows += [(SCENARIO, "", str(NODES), ABOUT), (AUDITS, "", "", ABOUT_AUDITS)]
+    rows += [(AFFINITY, "", str(NODES_OF_AFFINITY), ABOUT_AFFINITY), (AUDITS, "", "", ABOUT_AUDITS)]
     out.table(("scenario", "jobs", "nodes", "what happens"), rows, right=(1, 2), prose=(3,))
     listed = [
         {"name": each.name, "jobs": each.jobs, "nodes": each.nodes, "about": each.about}
         for each in SCENARIOS.values()
     ]
-    listed.append({"name": SCENARIO, "jobs": None, "nodes": NODES, "about": ABOUT})
+    listed.append({"name": AFFINITY, "jobs": None, "nodes": NODES_OF_AFFINITY, "about": ABOUT_AFFINITY})
     listed.append({"name": AUDITS, "jobs": None, "nodes": None, "about": ABOUT_AUDITS})
     out.result({"scenarios": listed})
 
@@ -196,3 +205,76 @@ def _tell(out: Output, told: dict[str, Any], *, wall_s: float, cpu_s: float) -> 
         out.say(row)
     out.say("")
     out.hint(f"played in {duration(wall_s)}, {cpu_s:.1f} s of computing")
+
+
+def simulate_audits(out: Output, *, seed: int, nodes: int | None) -> None:
+    """Play the cases, and print their figures. Exits with 1 when a sound machine is out, or audits cost too much."""
+    from giornata.simulate.audits.audit_cases import CASES, play_liars
+
+    sized = [
+        case if nodes is None else replace(case, setting=replace(case.setting, machines=nodes)) for case in CASES
+    ]
+    found = [play_liars(case, seeds=range(seed, seed + SEEDS_OF_AUDITS)) for case in sized]
+    rows = [
+        (
+            each.case.name,
+            f"{each.case.setting.share:.1%}",
+            f"{each.cost:.2%}",
+            f"{each.mean_stretches:.0f}",
+            str(each.longest_stretches),
+            f"{each.liars - each.liars_left}/{each.liars}",
+            str(each.sound_out),
+            each.case.about,
+        )
+        for each in found
+    ]
+    heads = ("case", "audited", "cost", "stretches", "longest", "liars out", "sound out", "")
+    out.table(heads, rows, right=(1, 2, 3, 4, 5, 6), prose=(7,))
+    ok = all(each.ok for each in found)
+    out.result({"cases": [each.as_json() for each in found], "ok": ok})
+    if not ok:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def simulate_affinity(out: Output, *, seed: int, nodes: int | None) -> None:
+    """Play the cases with five seeds, and print their figures. Exits with 1 when a mark does not hold."""
+    from giornata.simulate.affinity.cases import play
+
+    report = play(seeds=range(seed, seed + SEEDS_OF_AFFINITY), nodes=nodes or NODES_OF_AFFINITY)
+    _show_affinity(out, report)
+    told = report.as_json()
+    out.result(told)
+    if not told["ok"]:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _show_affinity(out: Output, report: "AffinityReport") -> None:
+    from giornata.simulate.affinity.cases import reference
+
+    out.say(f"{AFFINITY}, seeds {report.seeds[0]} to {report.seeds[-1]}; means over the seeds")
+    out.say("")
+    rows = []
+    for case, results in zip(report.cases, report.results, strict=True):
+        against = reference(case.setting, report.policy)
+        loads = [each.loads_per_request for each in results]
+        rows.append(
+            (
+                case.name,
+                f"{fmean(loads):.3f}",
+                f"{min(loads):.3f}–{max(loads):.3f}",
+                f"{against['random_loads']:.3f}",
+                f"{against['fewest_loads']:.3f}",
+                f"{fmean(each.mean_wait_s for each in results):.1f} s",
+                f"{fmean(each.p95_wait_s for each in results):.1f} s",
+                f"{max(each.overrun for each in results):.2f}",
+                case.about,
+            )
+        )
+    heads = ("case", "loads", "range", "random", "bound", "wait", "p95", "overrun", "")
+    out.table(heads, rows, right=(1, 2, 3, 4, 5, 6, 7), prose=(8,))
+    out.say("")
+    marks = [
+        (each.mark, f"{each.value:.2f}", f"at most {each.at_most:.2f}", "holds" if each.holds else "does not hold")
+        for each in report.marks
+    ]
+    out.table(("mark", "", "", ""), marks, right=(1,))

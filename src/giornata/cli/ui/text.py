@@ -3,7 +3,7 @@
 import re
 from datetime import UTC, datetime
 
-from giornata.domain.billing.money import format_usd
+from giornata.domain.billing.money import format_usd, parse_usd
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.jobs import Job
 
@@ -65,6 +65,14 @@ def standing(job: Job) -> str:
     if job.recovering:
         return "recovering"
     return str(job.state)
+
+
+def micro_usd(text: str, *, where: str) -> int:
+    """Convert an amount that a person wrote in USD to micro-dollars. Raises InvalidInput that names the option."""
+    try:
+        return parse_usd(text)
+    except ValueError as error:
+        raise InvalidInput([Fault(where=where, message=str(error), hint="such as 0.50")]) from None
 
 
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?P<unit>(?P<prefix>[kmgt]?)(?P<binary>i?)b)?", re.IGNORECASE | re.ASCII)

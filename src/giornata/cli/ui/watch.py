@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -18,13 +18,15 @@ from rich.text import Text
 from giornata.cli.settings.hints import giornata
 from giornata.cli.ui.output import Output
 from giornata.cli.ui.text import cost, count, size
-from giornata.client import STANDS_STILL, Client
 from giornata.domain.billing.money import format_usd
-from giornata.domain.jobs.job import JobState
+from giornata.domain.jobs.job import STANDS_STILL, JobState
 from giornata.domain.jobs.reasons import Blame
 from giornata.domain.visible_text import visible, visible_line
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import Event, Job
+
+if TYPE_CHECKING:
+    from giornata.client import Client
 
 POLL_S = 1.0
 INTERRUPTED = 130
@@ -32,7 +34,7 @@ NO_NODE = "no node"
 
 
 def watch(
-    client: Client,
+    client: "Client",
     job_id: str,
     out: Output,
     *,
@@ -69,7 +71,7 @@ def coming_back(out: Output, *words: str) -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _with_bar(client: Client, job_id: str, out: Output, sleep: Callable[[float], None]) -> Job:
+def _with_bar(client: "Client", job_id: str, out: Output, sleep: Callable[[float], None]) -> Job:
     """Follow the job with a progress bar; a line above the bar gives the reason while the job waits."""
     job, loss, why = client.get_job(job_id), Loss(client, job_id), ""
     bar = progress_bar(out)
@@ -117,7 +119,7 @@ def _marked(note: str, job: Job) -> str:
 class Loss:
     """The latest loss of a job, and that on held-out pictures, asked for when there is a new step."""
 
-    def __init__(self, client: Client, job_id: str) -> None:
+    def __init__(self, client: "Client", job_id: str) -> None:
         self._client, self._job_id = client, job_id
         self._step, self._loss, self._held_out = 0, "", ""
 
@@ -132,7 +134,7 @@ class Loss:
         return ", ".join(filter(None, [self._loss, self._held_out]))
 
 
-def _line_by_line(client: Client, job_id: str, out: Output, sleep: Callable[[float], None]) -> Job:
+def _line_by_line(client: "Client", job_id: str, out: Output, sleep: Callable[[float], None]) -> Job:
     """Follow the job line by line, with a line for the reason while the job waits.
 
     The line is not repeated when only its numbers change, such as a place in the queue.
@@ -151,7 +153,7 @@ def _line_by_line(client: Client, job_id: str, out: Output, sleep: Callable[[flo
         sleep(POLL_S)
 
 
-def _say_events(client: Client, job_id: str, after: int, out: Output) -> int:
+def _say_events(client: "Client", job_id: str, after: int, out: Output) -> int:
     """Print the job's new events. Returns the number of the last one."""
     for event in client.events(job_id, after=after):
         after = event.id

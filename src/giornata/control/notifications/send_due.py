@@ -3,22 +3,31 @@
 A delivery is taken for a time, as a job is leased: a server that ends while it sends leaves the delivery to the
 others, so each delivery comes at least once. Deliveries of one job go one after the other. A webhook has a bounded
 number of chains on their way, and one whose last try failed has one: a target that hangs delays no other.
+
+The messages are signed JSON, or texts for Slack, Discord and mail.
 """
 
+import json
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from giornata.control.context import Context
-from giornata.control.notifications.messages import messages_of
 from giornata.control.notifications.sealed_target import unseal
-from giornata.control.ports.notifier import MessageRun, RunOutcome, SendFailure
+from giornata.control.ports.notifier import MessageRun, OutgoingMessage, RunOutcome, SendFailure
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.user_queries.webhook_store import DeliveryRecord, DueChain, WebhookRecord
 from giornata.domain.accounts.notifications import retry_delay_s
 from giornata.domain.errors import Unavailable
+from giornata.protocol.project.webhook_endpoints import WebhookFormat
 
+DISCORD_CHARACTERS = 2000
+SLACK_CHARACTERS = 3000
+LINE_CHARACTERS = 300
+TOLD = ("step", "name", "error", "reason", "message", "machine_id", "kind", "fleet", "budget", "succeeded", "failed")
+"""Fields of an event's data that a line for people repeats, in this order."""
 MOST_OF_CHAIN = 16
 MOST_OF_DIGEST = 500
 MARGIN_S = 30.0
@@ -145,3 +154,49 @@ def drop_old(ctx: Context) -> int:
     before_ms = ctx.clock.now_ms() - round(ctx.policy.webhook_deliveries_kept_s * 1000)
     with ctx.store.begin() as tx:
         return tx.webhook_deliveries.drop_ended(before_ms=before_ms, limit=ENDED_AT_ONCE)
+
+
+def messages_of(webhook: WebhookRecord, deliveries: Sequence[DeliveryRecord]) -> list[OutgoingMessage]:
+    """Return a message for each delivery; of a digest, one message for all of them."""
+    if webhook.format is WebhookFormat.STANDARD:
+        return [OutgoingMessage(id=each.event_id, body=each.body) for each in deliveries]
+    groups = [deliveries] if webhook.daily_digest else [[each] for each in deliveries]
+    return [_for_people(webhook, each) for each in groups]
+
+
+def line_of(delivery: DeliveryRecord) -> str:
+    """Return one line that tells people of the event."""
+    event = json.loads(delivery.body)
+    data: dict[str, Any] = event["data"]
+    told = [f"{name} {data[name]}" for name in TOLD if data.get(name) not in {None, ""}]
+    about = f" {delivery.job_id}" if delivery.job_id else ""
+    line = f"{event['at'][:16].replace('T', ' ')} {delivery.type}{about}" + (f": {', '.join(told)}" if told else "")
+    return _cut(" ".join(line.split()), LINE_CHARACTERS)
+
+
+def _for_people(webhook: WebhookRecord, deliveries: Sequence[DeliveryRecord]) -> OutgoingMessage:
+    lines = [line_of(each) for each in deliveries]
+    head = f"{len(lines)} events of the day" if webhook.daily_digest else ""
+    text = "\n".join([head, *lines] if head else lines)
+    if webhook.format is WebhookFormat.SLACK:
+        body = json.dumps({"text": _cut(_slack(text), SLACK_CHARACTERS)})
+    elif webhook.format is WebhookFormat.DISCORD:
+        # Text of jobs must not call for everybody's attention: `@everyone` stays text.
+        body = json.dumps({"content": _cut(text, DISCORD_CHARACTERS), "allowed_mentions": {"parse": []}})
+    else:
+        body = text + "\n"
+    return OutgoingMessage(id=deliveries[0].event_id, body=body, subject=f"Giornata: {head or _subject(deliveries)}")
+
+
+def _subject(deliveries: Sequence[DeliveryRecord]) -> str:
+    (only,) = deliveries
+    return f"{only.type} {only.job_id or ''}".strip()
+
+
+def _slack(text: str) -> str:
+    """Escape the three characters that Slack gives a meaning."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,28 +1,34 @@
-"""Lease pictures to a node: an attempt that has pictures instead of a job. Part of the claim's transaction."""
+"""Lease pictures to a node: an attempt that has pictures instead of a job. Part of the claim's transaction.
+
+Annotations that the project keeps are entries of its cache: what one node has made, another node downloads.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from giornata.control.access.authenticate import attempt_token
 from giornata.control.access.install import signing_key_in
 from giornata.control.context import Context
 from giornata.control.models.downloads import downloads_of
-from giornata.control.pictures.kept_annotations import kept_annotations
 from giornata.control.ports.node_queries.picture_store import LeaseBill, OrderSpec, PictureRow, PicturesWanted
 from giornata.control.ports.node_queries.work_rows import AttemptRow
 from giornata.control.ports.store import Transaction
+from giornata.control.storage.signed_urls import download
 from giornata.domain.billing.costs import apportion
 from giornata.domain.generation.picture import SafetyPolicy, strictest
-from giornata.domain.jobs.attempt import lease_expires_at_ms, renew_every_s
+from giornata.domain.jobs.attempt import renew_every_s
 from giornata.domain.jobs.job import JobEvent, JobState
+from giornata.protocol.generation.annotators import ANNOTATION_ENTRY
 from giornata.protocol.generation.expand import leased_params
 from giornata.protocol.generation.picture import PictureParams
-from giornata.protocol.generation.preprocess import AnnotationParams, LeasedParams
-from giornata.protocol.node.pictures import LeasedPicture, LeaseFile, PictureLease
-from giornata.protocol.node.work import Claim, NodeInfo, Order
+from giornata.protocol.generation.preprocess import AnnotationParams, LeasedParams, annotation_keys
+from giornata.protocol.node.pictures import ANNOTATION_ROLE, LeasedPicture, LeaseFile, PictureLease
+from giornata.protocol.node.work import Claim, NodeInfo
 
+NOTED_EVERY_MS = 3_600_000
+"""The use of an entry is noted no more often."""
 SHARED = frozenset({*PictureParams.model_fields, *AnnotationParams.model_fields})
 """Fields of a spec that decide on a picture."""
 FAILED_AGAIN_MS = 600_000
@@ -119,26 +125,15 @@ def bills_of(pictures: Sequence[PictureRow], *, price_micro_usd_per_hour: int) -
 def _attempt(
     ctx: Context, pictures: Sequence[PictureRow], node: NodeInfo, attempt_id: str, *, price: int, at_ms: int
 ) -> AttemptRow:
-    return AttemptRow(
-        id=attempt_id,
+    return AttemptRow.begun(
+        attempt_id,
+        node,
         job_id=pictures[0].order_id,
         number=0,
-        node_id=node.node_id,
-        machine_id=node.machine_id,
-        node_name=node.name,
+        step=0,
         price_micro_usd_per_hour=price,
-        started_at_ms=at_ms,
-        first_step_at_ms=None,
-        renewed_at_ms=at_ms,
-        lease_expires_at_ms=lease_expires_at_ms(now_ms=at_ms, lease_s=ctx.policy.lease_s),
-        ended_at_ms=None,
-        lapsed=False,
-        reason=None,
-        shared_fault=False,
-        start_step=0,
-        last_step=0,
-        committed_step=0,
-        order=Order.CONTINUE,
+        lease_s=ctx.policy.lease_s,
+        at_ms=at_ms,
         pictures=len(pictures),
     )
 
@@ -194,3 +189,44 @@ def _names(params: LeasedParams) -> Mapping[str, str]:
     vae = () if params.vae is None else (params.vae,)
     uses = (params.model, *vae, *params.loras, *params.embeddings, *params.controlnets, *refiner)
     return {use.sha256: use.name for use in uses if use.sha256 is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptAnnotations:
+    """The annotations of a lease: files for those that the project has, and the keys of the others."""
+
+    files: tuple[LeaseFile, ...] = ()
+    wanted: tuple[str, ...] = ()
+
+
+def kept_annotations(
+    tx: Transaction, ctx: Context, order_id: str, drawn: Sequence[tuple[PictureRow, LeasedParams]]
+) -> KeptAnnotations:
+    """Return the annotations that the pictures of a lease need. `order_id` is the order of the lease's attempt.
+
+    A node writes to the cache of that order's project alone. So annotations that pictures of another project need as
+    well are left out: each project trusts its own nodes only. A lease without annotations costs no statement.
+    """
+    keys: dict[str, set[str]] = {}
+    for row, params in drawn:
+        for key in annotation_keys(params):
+            keys.setdefault(key, set()).add(row.project_id)
+    projects = {row.project_id for row, _ in drawn if row.order_id == order_id}
+    own = sorted(key for key, users in keys.items() if users == projects)
+    return _kept_or_wanted(tx, ctx, projects.pop(), own) if own else KeptAnnotations()
+
+
+def _kept_or_wanted(tx: Transaction, ctx: Context, project_id: str, keys: Iterable[str]) -> KeptAnnotations:
+    now_ms = ctx.clock.now_ms()
+    entries = tx.uploads.caches(project_id, [ANNOTATION_ENTRY + key for key in keys])
+    files, wanted = [], []
+    for key in keys:
+        entry = entries.get(ANNOTATION_ENTRY + key)
+        if entry is None:
+            wanted.append(key)
+            continue
+        if now_ms - entry.used_at_ms >= NOTED_EVERY_MS:
+            tx.uploads.cache_used(project_id, ANNOTATION_ENTRY + key, at_ms=now_ms)
+        kept = download(ctx, sha256=entry.sha256, size_bytes=entry.size_bytes, key=entry.key)
+        files.append(LeaseFile(role=ANNOTATION_ROLE, name=key, download=kept))
+    return KeptAnnotations(files=tuple(files), wanted=tuple(wanted))

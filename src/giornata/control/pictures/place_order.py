@@ -6,14 +6,13 @@ from giornata.control.ports.node_queries.picture_store import PictureOrderRow, P
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.user_queries.gallery_store import SearchTerms
 from giornata.control.ports.user_queries.records import JobRecord
-from giornata.domain.generation.picture import ORDER_KINDS, PictureState
+from giornata.domain.generation.picture import MOST_PICTURES, ORDER_KINDS, PictureState
 from giornata.domain.generation.search_terms import RETRIED, name_term, terms_of_order
 from giornata.domain.jobs.routing import first_picture_turn
 from giornata.protocol.generation.checks.named_models import named_models
 from giornata.protocol.generation.drawn_grid import RETRIED_GRID
 from giornata.protocol.generation.expand import planned_pictures
 from giornata.protocol.generation.preprocess import PREPROCESS_KIND
-from giornata.protocol.node.pictures import MOST_PICTURES
 
 
 def place_orders(tx: Transaction, jobs: Sequence[JobRecord]) -> None:

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -67,6 +68,25 @@ def _scale(spec: TrainSpec, layer: str) -> float:
 
 STATE = "optimizer."
 GROUP = "optimizer.group."
+
+
+class JobOptimizer(Protocol):
+    """The optimizer of one job: alone, as `AdapterOptimizer`, or in a slot of a batch, as `SlotOptimizer`."""
+
+    def step(self, step: int) -> float: ...
+
+    def state(self) -> dict[str, torch.Tensor]: ...
+
+    def gradients(self) -> list[torch.Tensor]: ...
+
+    def restore(self, step: int, tensors: Mapping[str, torch.Tensor]) -> None: ...
+
+    def result(self) -> dict[str, torch.Tensor]: ...
+
+    def forget_gradients(self) -> None: ...
+
+    @property
+    def scaled(self) -> torch.Tensor | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,10 @@ LEASE_KIND = "generate"
 """The kind by which the health of a machine that draws is known, whatever the orders' kinds."""
 PICTURES_LIKE_A_JOB = 512
 """Pictures that ask for a node as one queued job does: about what a node draws in an hour."""
+MOST_PICTURES = 64
+"""Pictures of one lease at most."""
+NODE_KINDS: tuple[str, ...] = ("train", LEASE_KIND)
+"""The kinds that a node takes unless it is told others."""
 KEYS_BEGIN_WITH = "pictures/"
 
 

@@ -63,6 +63,8 @@ TRANSITIONS: Mapping[tuple[JobState, JobEvent], JobState] = MappingProxyType(
 IMPORTED_FROM = "imported-from"
 """The label of a job that ended in another project, with its id there."""
 TERMINAL: frozenset[JobState] = frozenset(JobState) - {source for source, _ in TRANSITIONS}
+STANDS_STILL = TERMINAL | {JobState.PAUSED}
+"""States that only a person, or nothing at all, changes."""
 
 
 def next_state(state: JobState, event: JobEvent) -> JobState:

@@ -5,15 +5,13 @@ from typing import Any
 
 from pydantic import Field
 
-from giornata.domain.generation.picture import SafetyPolicy
+from giornata.domain.generation.picture import MOST_PICTURES, SafetyPolicy
 from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.generation.specs import MAX_PICTURES
 from giornata.protocol.model import MediaType, Message, ObjectSize, Reply, Sha256
 from giornata.protocol.uploads import Download
 
 ANNOTATION_ROLE = "annotation"
-MOST_PICTURES = 64
-"""Pictures of one lease at most."""
 
 
 class PictureFlag(IntFlag):

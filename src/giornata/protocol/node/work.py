@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, field_validator
 
+from giornata.domain.generation.picture import MOST_PICTURES
 from giornata.domain.jobs.job import JobState
 from giornata.domain.jobs.reasons import Reason
-from giornata.protocol.generation.specs import GENERATE_KIND
 from giornata.protocol.model import (
     ArtifactName,
     Count,
@@ -21,14 +21,12 @@ from giornata.protocol.model import (
     UploadId,
 )
 from giornata.protocol.node.held_models import HeldModels, PrefetchHint
-from giornata.protocol.node.pictures import MOST_PICTURES, PictureLease
+from giornata.protocol.node.pictures import PictureLease
 from giornata.protocol.node.pipe import FaultLine
 from giornata.protocol.project.secrets import Confidential
 from giornata.protocol.uploads import Download
 
 MAX_WAIT_S = 30
-NODE_KINDS: tuple[str, ...] = ("train", GENERATE_KIND)
-"""The kinds that a node takes unless it is told others."""
 ModelKey = Annotated[str, StringConstraints(max_length=2048)]
 
 

@@ -6,7 +6,7 @@ batch stays that small; a row that does not fit alone fails, and the process goe
 
 import gc
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,14 +24,12 @@ from giornata.workloads.generate.lease_work import LeaseWork, params_of
 from giornata.workloads.generate.picture_drawing import PictureDrawing
 from giornata.workloads.generate.result_writer import ResultWriter, Written
 from giornata.workloads.generate.warm_models import WarmModels
-from giornata.workloads.interface import AgentRequest, BatchSession, Outcome, Stopped
+from giornata.workloads.interface import AgentRequest, BatchSession, Clock, Outcome, Stopped
 from giornata.workloads.train.faults import reason_of
 
 DRAIN_S = 10.0
 """A lease that has to stop soon lets those rows end that need no longer than this."""
 WRITTEN_WAIT_S = 0.2
-
-Clock = Callable[[], float]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

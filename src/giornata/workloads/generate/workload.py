@@ -17,10 +17,10 @@ from giornata.protocol.generation.preprocess import annotator_key
 from giornata.protocol.node.pipe import Start
 from giornata.workloads.generate.control_pictures import ControlPictures
 from giornata.workloads.generate.lease_work import leased_pictures, params_of
-from giornata.workloads.generate.picture_batch import DRAIN_S, Clock, PictureBatch
+from giornata.workloads.generate.picture_batch import DRAIN_S, PictureBatch
 from giornata.workloads.generate.safety_checks import SafetyChecks
 from giornata.workloads.generate.warm_models import Loader, WarmModels
-from giornata.workloads.interface import BatchSession, Outcome, Reporter
+from giornata.workloads.interface import BatchSession, Clock, Outcome, Reporter
 from giornata.workloads.train.faults import blamed
 
 PLACES = 2

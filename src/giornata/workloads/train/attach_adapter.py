@@ -11,13 +11,13 @@ from giornata.diffusion.adapter.slots import AdapterSlot, AdapterSlots
 from giornata.diffusion.adapter.tokens import NewTokens, add_tokens
 from giornata.diffusion.base.models import BaseModel
 from giornata.diffusion.files.adapter_start import WHERE, check_start, start_from
+from giornata.diffusion.optim.optimizer import JobOptimizer
 from giornata.diffusion.optim.optimizer_kinds import KINDS
 from giornata.diffusion.optim.slot_optimizer import FlatRows, SlotOptimizer
 from giornata.domain.errors import Fault, InvalidInput, WorkloadFailed, in_short
 from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.node.pipe import InputFile, Start
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.train.results.checkpoint_writer import JobOptimizer
 from giornata.workloads.train.steps import optimizer_of
 
 LAYER = "lora_layer"

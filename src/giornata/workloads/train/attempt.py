@@ -11,11 +11,12 @@ from giornata.diffusion.base.models import BaseModel
 from giornata.diffusion.base.recompute import recomputing
 from giornata.diffusion.draws.determinism import differences
 from giornata.diffusion.optim.objective import Objective, scheduler_of
+from giornata.diffusion.optim.optimizer import JobOptimizer
 from giornata.protocol.node.pipe import Start
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.interface import AgentRequest, Outcome, Reporter, Stopped
+from giornata.workloads.interface import AgentRequest, Clock, Outcome, Reporter, Stopped
 from giornata.workloads.train.attach_adapter import attach_adapter, layer_entries, lora_layer
-from giornata.workloads.train.device.compiling import NO_CACHE, Compiler, Kernels, begin_again
+from giornata.workloads.train.device.compiling import NO_CACHE, Compiler, Kernels
 from giornata.workloads.train.device.graph_conditions import CAPTURING, Capturing
 from giornata.workloads.train.device.graphs import Graphs, Watched
 from giornata.workloads.train.device.memory_budget import (
@@ -26,22 +27,16 @@ from giornata.workloads.train.device.memory_budget import (
     why_not_drawn,
     without_footprint,
 )
-from giornata.workloads.train.device.oom_retry import OomRetry
 from giornata.workloads.train.inputs.encoding import CachedInputs
 from giornata.workloads.train.inputs.encoding_cache import WORTH_PIXELS
+from giornata.workloads.train.oom_retry import OomRetry
 from giornata.workloads.train.preparation import Prepared, prediction_type_of, prepare, seed_of
-from giornata.workloads.train.results.checkpoint_writer import CheckpointWriter, JobOptimizer, state_of
+from giornata.workloads.train.results.checkpoint_writer import CheckpointWriter, begin_again, state_of
 from giornata.workloads.train.results.exporting import exactness_of, export, write_page
 from giornata.workloads.train.results.fleet_sheets import FleetSheets
 from giornata.workloads.train.results.held_out import HeldOutEvaluator, validation_of
 from giornata.workloads.train.results.sampling import SampleRenderer, TrackedSheets
-from giornata.workloads.train.results.step_metrics import (
-    CheckpointSchedule,
-    Clock,
-    StepMeter,
-    gauges_of,
-    images_per_step,
-)
+from giornata.workloads.train.results.step_metrics import CheckpointSchedule, StepMeter, gauges_of, images_per_step
 from giornata.workloads.train.results.tracking import TrackerContext, live_curves, report
 from giornata.workloads.train.steps import PassFeed, Stepper
 

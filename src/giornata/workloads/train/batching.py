@@ -34,7 +34,7 @@ from giornata.protocol.node.pipe import Start
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.objective import has_dropout
 from giornata.protocol.training.optimization import CudaGraphs
-from giornata.workloads.interface import BatchSession, Outcome, Reporter
+from giornata.workloads.interface import BatchSession, Clock, Outcome, Reporter
 from giornata.workloads.train.attach_adapter import LAYER, LEAN, load_init_lora, starts_from_file
 from giornata.workloads.train.attempt import TrainingAttempt
 from giornata.workloads.train.batch_member import BatchMember, MemberBatch, side_by_side
@@ -45,7 +45,6 @@ from giornata.workloads.train.device.memory_budget import MemoryBudget, MemoryPl
 from giornata.workloads.train.faults import blamed
 from giornata.workloads.train.preparation import Prepared
 from giornata.workloads.train.results.exporting import JOINT
-from giornata.workloads.train.results.step_metrics import Clock
 
 STANDSTILL_S = 0.5
 """While a newcomer's pictures are encoded the others make a step whenever they have stood still for so long."""

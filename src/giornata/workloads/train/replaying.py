@@ -11,6 +11,7 @@ from typing import Any
 
 from giornata.diffusion.adapter.lora import Adapters
 from giornata.diffusion.files.checkpoint import read_header
+from giornata.diffusion.optim.optimizer import JobOptimizer
 from giornata.diffusion.tensor_file import sha256_of_file
 from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.jobs.reasons import Reason
@@ -20,7 +21,7 @@ from giornata.workloads.interface import AgentRequest, Outcome, Reporter, Stoppe
 from giornata.workloads.train.attempt import TrainingAttempt
 from giornata.workloads.train.device.graphs import Graphs
 from giornata.workloads.train.preparation import Prepared
-from giornata.workloads.train.results.checkpoint_writer import CheckpointWriter, JobOptimizer
+from giornata.workloads.train.results.checkpoint_writer import CheckpointWriter
 from giornata.workloads.train.results.exporting import export
 
 

@@ -23,14 +23,13 @@ from giornata.diffusion.draws.sample_order import Role
 from giornata.diffusion.encode import captions
 from giornata.diffusion.encode.captions import Embedding, EmbeddingCache
 from giornata.diffusion.optim.objective import NoisyBatch, Objective
-from giornata.diffusion.optim.optimizer import AdapterOptimizer, ParameterGroup, norm_limit
+from giornata.diffusion.optim.optimizer import AdapterOptimizer, JobOptimizer, ParameterGroup, norm_limit
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.train_fields import spoken
+from giornata.workloads.interface import Clock
 from giornata.workloads.train.device.graphs import Pass, named_tensors, part_of
 from giornata.workloads.train.inputs.encoding import CachedInputs
 from giornata.workloads.train.inputs.sampling_plan import assemble
-from giornata.workloads.train.results.checkpoint_writer import JobOptimizer
-from giornata.workloads.train.results.step_metrics import Clock
 
 # ---- the feed: a thread prepares the batches of the coming passes while the device is busy
 

@@ -31,7 +31,7 @@ from giornata.protocol.specs import (
     model_key,
 )
 from giornata.protocol.training.base_model import BaseQuantization
-from giornata.workloads.interface import BatchSession, Outcome, Reporter, Stopped
+from giornata.workloads.interface import BatchSession, Clock, Outcome, Reporter, Stopped
 from giornata.workloads.train.attempt import TrainingAttempt
 from giornata.workloads.train.batching import BatchTrainer
 from giornata.workloads.train.device.compiling import NO_CACHE, Compiler
@@ -41,7 +41,7 @@ from giornata.workloads.train.device.memory_budget import BudgetOf, budget_of
 from giornata.workloads.train.faults import blamed
 from giornata.workloads.train.inputs.encoding_cache import WORTH_PIXELS
 from giornata.workloads.train.replaying import ReplayAttempt, ReplayReporter, replay, start_of_stretch
-from giornata.workloads.train.results.step_metrics import Clock, peak_of
+from giornata.workloads.train.results.step_metrics import peak_of
 from giornata.workloads.train.results.validating import Validation
 
 Spec = TypeVar("Spec", bound=Message)

@@ -3,12 +3,15 @@
 import re
 from collections.abc import Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from giornata.cli.settings.hints import giornata
 from giornata.cli.ui.text import ago, standing
-from giornata.client import Client
 from giornata.domain.errors import Fault, InvalidInput, NotFound
 from giornata.protocol.jobs import Job
+
+if TYPE_CHECKING:
+    from giornata.client import Client
 
 WHOLE_ID = re.compile(r"job_[0-9a-z]{26}", re.ASCII)
 LAST = "last"
@@ -16,7 +19,7 @@ LISTED = 10
 LONGEST_NAME = 128
 
 
-def find_job(client: Client, word: str) -> str:
+def find_job(client: "Client", word: str) -> str:
     """The id of that job. A whole id is taken as it is, without a request.
 
     Raises NotFound when no job is meant, and InvalidInput with the candidates when several are.
@@ -39,7 +42,7 @@ def _is_meant(job: Job, word: str) -> bool:
     return job.name == word or job.id.startswith((word, f"job_{word}"))
 
 
-def _last(client: Client) -> str:
+def _last(client: "Client") -> str:
     newest = next(iter(client.jobs()), None)
     if newest is None:
         raise NotFound("there is no job yet", hint=f"Start one: {giornata('train', '--help')}")

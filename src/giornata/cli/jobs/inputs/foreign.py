@@ -11,8 +11,7 @@ from giornata.cli.options import misplaced
 from giornata.cli.ui.output import EXIT_BAD_INPUT, Output
 from giornata.control.jobs.submission.spec_faults import NO_DATASET, parse_spec
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.foreign_configs.account import Reading, Taken, means_something
-from giornata.foreign_configs.reading import OPTION, read_configs, without
+from giornata.foreign_configs.account import OPTION, Reading, Taken, means_something
 from giornata.pictures.subsets import Subset
 from giornata.protocol.presets import full_spec
 from giornata.protocol.specs import TrainSpec, canonical_names
@@ -35,6 +34,8 @@ class Sources:
 
 def read_foreign(files: Sequence[Path], ignored: Iterable[str]) -> Reading:
     """Read another trainer's configuration files, without the keys in `ignored`. Raises InvalidInput."""
+    from giornata.foreign_configs.reading import read_configs, without
+
     return without(read_configs(files), ignored)
 
 

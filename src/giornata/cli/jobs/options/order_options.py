@@ -1,16 +1,14 @@
-"""The options of `giornata generate`, turned into an order and checked whole."""
+"""The options of `giornata generate`, turned into an order and checked whole, with the files that it starts from."""
 
+import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from giornata.cli.jobs.budget import micro_usd
 from giornata.cli.jobs.inputs.base_models import sent_name
-from giornata.cli.jobs.inputs.picture_files import OPTIONS as FILE_OPTIONS
-from giornata.cli.jobs.inputs.picture_files import hashes_of
 from giornata.cli.jobs.options.option_types import (
     CountOption,
     EstimateOption,
@@ -32,13 +30,18 @@ from giornata.cli.jobs.options.option_types import (
 )
 from giornata.cli.jobs.options.spec_options import parse_assignments
 from giornata.cli.options import check_job_name
-from giornata.cli.ui.text import parse_size
+from giornata.cli.ui.text import micro_usd, parse_size
+from giornata.control.jobs.submission.mask_faults import mask_fault
 from giornata.control.jobs.submission.spec_faults import parse_spec
+from giornata.control.storage.inspect_blobs import Sides
 from giornata.domain.errors import Fault, InvalidInput, collecting
+from giornata.pictures.inspection import inspect
 from giornata.protocol.generation.metadata import PictureReading, picture_params_of
 from giornata.protocol.generation.request_fields import SpecFields, spec_fields
 from giornata.protocol.generation.specs import GENERATE_KIND, GenerateSpec
 
+FILE_OPTIONS = {"image": "--image", "mask": "--mask"}
+"""Fields of the spec, and the option that names a file for each."""
 OPTIONS = {
     "prompts": "PROMPT",
     "model": "--model",
@@ -255,3 +258,28 @@ def _option(where: str) -> str:
     if not where.startswith("spec.") or field not in OPTIONS:
         return where
     return f"{OPTIONS[field]} {int(rest) + 1}" if field == "prompts" and rest.isdigit() else OPTIONS[field]
+
+
+def hashes_of(files: Mapping[str, Path], faults: list[Fault]) -> dict[str, str]:
+    """Return the sha256 of each file by its field. Files that are not there or cannot be shown, and a mask of another
+    size than its picture, are added to `faults`.
+    """
+    there = {field: path for field, path in files.items() if path.is_file()}
+    for field in files.keys() - there.keys():
+        faults.append(
+            Fault(where=FILE_OPTIONS[field], message=f"{files[field]} is no file", hint="name a picture's file")
+        )
+    looks = inspect([(FILE_OPTIONS[field], path) for field, path in there.items()]) if there else []
+    sides: dict[str, Sides] = {}
+    for field, look in zip(there, looks, strict=True):
+        if look.width is not None and look.height is not None:
+            sides[field] = (look.width, look.height)
+        else:
+            faults += look.faults
+    faults += mask_fault(FILE_OPTIONS["mask"], sides.get("image"), sides.get("mask"))
+    return {field: _sha256(path) for field, path in there.items()}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

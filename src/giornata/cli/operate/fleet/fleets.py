@@ -6,12 +6,11 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from giornata.cli.jobs.budget import micro_usd
 from giornata.cli.options import JsonFlag, misplaced, settings_of
 from giornata.cli.settings.connection import connect
 from giornata.cli.settings.hints import giornata
 from giornata.cli.ui.output import Output, reporting
-from giornata.cli.ui.text import ago
+from giornata.cli.ui.text import ago, micro_usd
 from giornata.domain.billing.money import MICRO_USD
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.node.fleets import MOST_NODES, Fleet, FleetInstance, ScaleFleet

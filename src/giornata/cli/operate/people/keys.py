@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from giornata.cli.jobs.budget import NEGATIVE, find_project, micro_usd, money, monthly_money, project_budget
+from giornata.cli.jobs.budget import NEGATIVE, find_project, money, monthly_money, project_budget
 from giornata.cli.operate.people.members import add_member_commands
 from giornata.cli.operate.project.end_of_life import add_retention_commands
 from giornata.cli.operate.project.project_transfer import add_transfer_commands
@@ -14,7 +14,7 @@ from giornata.cli.options import JsonFlag, check_message, seconds_of, settings_o
 from giornata.cli.settings.connection import Invitation, connect, target_of
 from giornata.cli.settings.hints import giornata
 from giornata.cli.ui.output import reporting
-from giornata.cli.ui.text import ago, ahead
+from giornata.cli.ui.text import ago, ahead, micro_usd
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.generation.picture import SafetyPolicy
 from giornata.protocol.project.admin import USER_VERBS, CreateKey, CreateProject, Key, RotateKey, Scope, SetLimits

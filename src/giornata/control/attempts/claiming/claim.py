@@ -55,10 +55,9 @@ from giornata.control.ports.store import Transaction
 from giornata.control.quotas.ceilings import full_projects, running_rooms, take_within
 from giornata.domain.errors import Conflict, Forbidden, InvalidInput
 from giornata.domain.generation.picture import LEASE_KIND, ORDER_KINDS
-from giornata.domain.jobs.attempt import lease_expires_at_ms
 from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.events import EventType
-from giornata.protocol.node.work import Claim, ClaimReply, NodeInfo, Order
+from giornata.protocol.node.work import Claim, ClaimReply, NodeInfo
 
 # A node that waits may ask often; that it still waits is written down this often.
 SEEN_EVERY_MS = 10_000
@@ -345,26 +344,15 @@ def _taken(
 
 
 def _attempt(ctx: Context, job: JobRow, node: NodeInfo, attempt_id: str, *, price: int, at_ms: int) -> AttemptRow:
-    return AttemptRow(
-        id=attempt_id,
+    return AttemptRow.begun(
+        attempt_id,
+        node,
         job_id=job.id,
         number=job.attempt_count,
-        node_id=node.node_id,
-        machine_id=node.machine_id,
-        node_name=node.name,
+        step=job.committed_step,
         price_micro_usd_per_hour=price,
-        started_at_ms=at_ms,
-        first_step_at_ms=None,
-        renewed_at_ms=at_ms,
-        lease_expires_at_ms=lease_expires_at_ms(now_ms=at_ms, lease_s=ctx.policy.lease_s),
-        ended_at_ms=None,
-        lapsed=False,
-        reason=None,
-        shared_fault=False,
-        start_step=job.committed_step,
-        last_step=job.committed_step,
-        committed_step=job.committed_step,
-        order=Order.CONTINUE,
+        lease_s=ctx.policy.lease_s,
+        at_ms=at_ms,
     )
 
 

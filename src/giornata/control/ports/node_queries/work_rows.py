@@ -5,11 +5,13 @@ Instants are epoch milliseconds of the server's clock.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
+from giornata.domain.jobs.attempt import lease_expires_at_ms
 from giornata.domain.jobs.job import JobState
 from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.events import EventType
+from giornata.protocol.node.work import NodeInfo, Order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,44 @@ class AttemptRow:
     stepped_to: int | None = None  # its latest step that a beat or metrics told of, which its end may be beyond
     stepped_at_ms: int | None = None
     pictures: int = 0  # of its lease, and `job_id` is the order of the first of them; 0: an attempt at a job
+
+    @classmethod
+    def begun(
+        cls,
+        attempt_id: str,
+        node: NodeInfo,
+        *,
+        job_id: str,
+        number: int,
+        step: int,
+        price_micro_usd_per_hour: int,
+        lease_s: float,
+        at_ms: int,
+        pictures: int = 0,
+    ) -> Self:
+        """Return an attempt that a node begins at `at_ms`, from the committed `step`."""
+        return cls(
+            id=attempt_id,
+            job_id=job_id,
+            number=number,
+            node_id=node.node_id,
+            machine_id=node.machine_id,
+            node_name=node.name,
+            price_micro_usd_per_hour=price_micro_usd_per_hour,
+            started_at_ms=at_ms,
+            first_step_at_ms=None,
+            renewed_at_ms=at_ms,
+            lease_expires_at_ms=lease_expires_at_ms(now_ms=at_ms, lease_s=lease_s),
+            ended_at_ms=None,
+            lapsed=False,
+            reason=None,
+            shared_fault=False,
+            start_step=step,
+            last_step=step,
+            committed_step=step,
+            order=Order.CONTINUE,
+            pictures=pictures,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,6 @@ from giornata.workloads.interface import Reporter
 from giornata.workloads.train.device.graphs import Pass, copies_of, put_back, same_bytes
 from giornata.workloads.train.device.kernel_cache import KernelCache, kernel_key
 from giornata.workloads.train.device.memory_budget import MemoryPlan
-from giornata.workloads.train.results.checkpoint_writer import CheckpointWriter, JobOptimizer
 
 KERNELS = "compile"
 """The fingerprint's entry: the compiler's name and version."""
@@ -252,14 +251,6 @@ class Kernels:
 def _in_words(work: CompiledSteps, speeds: Speeds, *, at_hand: bool) -> str:
     spent = f"{work.ready_s(speeds, at_hand=at_hand):.0f} s to {'load' if at_hand else 'make'}"
     return f"compiled kernels are expected to save {work.saved_s(speeds):.0f} s, and to take {spent}"
-
-
-def begin_again(optimizer: JobOptimizer, writer: CheckpointWriter, kernels: Kernels, first_step: int) -> None:
-    """Go back to before the attempt's first step, which failed before its update, and go on from there without
-    kernels."""
-    optimizer.forget_gradients()
-    without = {name: value for name, value in writer.fingerprint.items() if name != KERNELS}
-    writer.changed(first_step, without | kernels.entry, last_counts=True)
 
 
 # ---- the trial: compiled kernels against plain ones, in the first pass of an attempt

@@ -1,10 +1,9 @@
 """Writes the checkpoints of one attempt, while its steps go on."""
 
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 
@@ -21,33 +20,16 @@ from giornata.diffusion.files.checkpoint import (
     write_checkpoint,
 )
 from giornata.diffusion.files.model_card import hashes_of
+from giornata.diffusion.optim.optimizer import JobOptimizer
 from giornata.protocol.specs import TrainSpec
-from giornata.workloads.interface import Reporter
+from giornata.workloads.interface import Clock, Reporter
+from giornata.workloads.train.device.compiling import KERNELS, Kernels
 from giornata.workloads.train.results.sampling import Album, taken_up, to_keep
-from giornata.workloads.train.results.step_metrics import Clock, diverged
+from giornata.workloads.train.results.step_metrics import diverged
 from giornata.workloads.train.results.tracking import LOSSES, VALIDATED, losses_before, losses_to_keep
 
 ON_DISK = 2
 """The agent may still be uploading the one before the newest."""
-
-
-class JobOptimizer(Protocol):
-    """An optimizer, alone or in a slot; see giornata.diffusion.optim.optimizer.AdapterOptimizer."""
-
-    def step(self, step: int) -> float: ...
-
-    def state(self) -> dict[str, torch.Tensor]: ...
-
-    def gradients(self) -> list[torch.Tensor]: ...
-
-    def restore(self, step: int, tensors: Mapping[str, torch.Tensor]) -> None: ...
-
-    def result(self) -> dict[str, torch.Tensor]: ...
-
-    def forget_gradients(self) -> None: ...
-
-    @property
-    def scaled(self) -> torch.Tensor | None: ...
 
 
 class CheckpointWriter:
@@ -195,3 +177,11 @@ def state_of(adapters: Adapters, optimizer: JobOptimizer) -> dict[str, torch.Ten
     """Return everything that the next step depends on besides its number: the tensors themselves, where they are."""
     weights = {ADAPTER + name: parameter.detach() for name, parameter in adapters.parameters.items()}
     return weights | optimizer.state()
+
+
+def begin_again(optimizer: JobOptimizer, writer: CheckpointWriter, kernels: Kernels, first_step: int) -> None:
+    """Go back to before the attempt's first step, which failed before its update, and go on from there without
+    kernels."""
+    optimizer.forget_gradients()
+    without = {name: value for name, value in writer.fingerprint.items() if name != KERNELS}
+    writer.changed(first_step, without | kernels.entry, last_counts=True)

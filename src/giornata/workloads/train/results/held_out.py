@@ -16,17 +16,18 @@ from giornata.diffusion.base.models import BaseModel
 from giornata.diffusion.draws.randomness import key_of, permutation
 from giornata.diffusion.encode.captions import Embedding
 from giornata.diffusion.optim.objective import Objective
+from giornata.diffusion.optim.optimizer import JobOptimizer
 from giornata.diffusion.sampling.samples import showing
 from giornata.domain.errors import Fault
 from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.train_fields import held_count, validated_steps
-from giornata.workloads.interface import Reporter
+from giornata.workloads.interface import Clock, Reporter
 from giornata.workloads.train.inputs.encoding import CachedInputs, Tick, cache_inputs
 from giornata.workloads.train.inputs.sample_set import SampleSet, refuse_if
 from giornata.workloads.train.inputs.sampling_plan import assemble
-from giornata.workloads.train.results.checkpoint_writer import CheckpointWriter, JobOptimizer
-from giornata.workloads.train.results.step_metrics import Clock, StepMeter, diverged
+from giornata.workloads.train.results.checkpoint_writer import CheckpointWriter
+from giornata.workloads.train.results.step_metrics import StepMeter, diverged
 from giornata.workloads.train.steps import encoded
 
 LOOKS = 4

@@ -13,7 +13,7 @@ from giornata.domain.jobs.attempt import checkpoint_interval_s
 from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.results import FLEET, steps_with_sheets
-from giornata.workloads.interface import Reporter
+from giornata.workloads.interface import Clock, Reporter
 from giornata.workloads.train.device.memory_budget import adapter_shapes
 
 # ---- gauges: metrics besides the loss. Nothing here waits for the device while steps run
@@ -78,9 +78,6 @@ def peak_of(device: torch.device, dtype: torch.dtype) -> float | None:
     there."""
     return matmul_flops_per_s(device, dtype) if device.type == "cuda" else None
 
-
-Clock = Callable[[], float]
-"""Seconds that only ever grow."""
 
 FIRST_COST_S = 1.0
 """The assumed cost of a checkpoint before the first was measured."""

@@ -28,9 +28,8 @@ from giornata.protocol.training.results import WANDB
 from giornata.protocol.training.train_fields import validated_steps
 from giornata.tracking.event_file import NAME, EventFile
 from giornata.tracking.wandb_run import Row, TrackerFailed, WandbRun, WandbStream, deliver, upload, waiting
-from giornata.workloads.interface import Reporter, Stopped
+from giornata.workloads.interface import Clock, Reporter, Stopped
 from giornata.workloads.train.results.sampling import TrackedSheets
-from giornata.workloads.train.results.step_metrics import Clock
 
 FAILED = "tracker-failed"
 LOSSES = "log.loss"

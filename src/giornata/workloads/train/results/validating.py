@@ -13,12 +13,11 @@ from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.node.pipe import ResumePoint, Start
 from giornata.protocol.specs import CHECKPOINT_ROLE, ValidateSpec
 from giornata.protocol.training.file_names import sheet_file
-from giornata.workloads.interface import AgentRequest, Outcome, Reporter, Stopped
+from giornata.workloads.interface import AgentRequest, Clock, Outcome, Reporter, Stopped
 from giornata.workloads.train.attach_adapter import attach_adapter
 from giornata.workloads.train.results.checkpoint_writer import CheckpointWriter
 from giornata.workloads.train.results.fleet_sheets import FleetSheets, sheet_key
 from giornata.workloads.train.results.sampling import SampleRenderer, TrackedSheets
-from giornata.workloads.train.results.step_metrics import Clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
