@@ -1,227 +1,103 @@
 """Pictures by rows of one batch against a script that builds the pipeline for each: `python -m benchmarks.generate`.
 
-Five cells. `script` loads diffusers' pipeline, draws and saves, picture by picture; `joined` gives the same pictures
-to the workload in one lease; `attention` is `joined` with another LoRA on the attentions for each picture, and
-`convolutions` with LoRAs on all linear layers and convolutions. `fleet` is the whole path: an order at a real server,
-drawn by the engine of a real node, and every picture downloaded. Workload and engine are warm. A repetition goes
-through all cells before the next begins, so that ratios are of runs under like conditions: each in pictures a second
-of the clock, and of processor time, which others on the machine disturb less. The processor time of `fleet` is that
-of server, agent, engine and client. Prints a table, then one JSON line.
+| cell | what it draws |
+|---|---|
+| script | each picture by diffusers' pipeline, loaded anew, and saves it |
+| cold | one picture, by a workload that has to load its models; Python and torch are loaded before |
+| alone | one picture, by the warm workload |
+| joined | the script's pictures and more, in one lease of the warm workload |
+| attention | `joined` with another LoRA on the attentions for each picture |
+| convolutions | `joined` with LoRAs on all linear layers and convolutions |
+| fleet | an order at a real server, drawn by the warm engine of a real node; every picture is downloaded |
 
-On a CPU at tiny size this shows what loading and batching are worth, and nothing of a GPU's arithmetic.
+A repetition goes through all cells before the next begins, so that ratios are of runs under like conditions: of the
+clock, and of processor time, which others on the machine disturb less. The processor time of `fleet` is that of
+server, agent, engine and client. The share of the floor is the time that the device needs for the FLOPs of a picture
+at the rate of its data sheet, or of its matrix products on a CPU, in the time that the picture took. Prints tables,
+then one JSON line.
+
+`tiny` shows on a CPU what loading and batching are worth, and nothing of a GPU's arithmetic. `square` and `published`
+have SDXL's true shapes with random weights, and want a GPU.
 """
 
 import argparse
-import hashlib
 import os
 import statistics
 import tempfile
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks.rig.figures import conclude, machine, spread, spread_words
 from benchmarks.rig.installation import Installation, installation
-from giornata.diffusion.adapter.lora import add_adapters
-from giornata.diffusion.base.models import BaseModel, ModelLocation, load_model
+from benchmarks.rig.picture_floor import flops_per_s, picture_flops
+from benchmarks.rig.picture_sizes import SIZES, model_folders
+from benchmarks.rig.picture_work import PictureRig, PictureTask, Run, prompt, script, timed
 from giornata.diffusion.draws.determinism import fix_determinism, let_libraries_repeat
-from giornata.diffusion.families import SDXL
-from giornata.diffusion.files.formats import write_lora
-from giornata.diffusion.files.lora_facts import facts_of
-from giornata.diffusion.tiny.tiny_model import build_tiny_model
-from giornata.domain.jobs.reasons import Reason
-from giornata.protocol.generation.picture import PictureParams
-from giornata.protocol.node.pipe import InputFile, Start
-from giornata.protocol.specs import TrainSpec
-from giornata.workloads.generate.workload import GenerateWorkload
-from giornata.workloads.interface import AgentRequest
 
-COLORS = ("red", "green", "blue", "yellow", "purple", "orange", "pink", "cyan")
-RANK = 8
-ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
-CONVOLUTIONS = ("conv1", "conv2", "conv_shortcut", "conv_in", "conv_out", "conv")
-ALL_LAYERS = (*ATTENTION, "ff.net.0.proj", "ff.net.2", "proj_in", "proj_out", "time_emb_proj", *CONVOLUTIONS)
+CELLS = ("script", "cold", "alone", "joined", "attention", "convolutions", "fleet")
 RATIOS = (
     ("joined", "script", None),
-    ("attention", "joined", 0.8),
-    ("convolutions", "joined", 0.8),
-    ("fleet", "script", 5.0),
+    ("joined", "alone", None),
+    ("attention", "joined", {"cpu": 0.8, "cuda": 0.85}),
+    ("convolutions", "joined", {"cpu": 0.8, "cuda": 0.85}),
+    ("fleet", "script", {"cpu": 5.0}),
 )
-"""One cell, the other that it is compared with, and the mark."""
-PATIENCE_S = 600.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One run of a cell: its pictures, and what they took."""
-
-    pictures: int
-    clock_s: float
-    cpu_s: float
-
-
+"""One cell, the other that it is compared with, and the marks by device."""
+FLOOR_MARK = 0.5
+"""The share of the floor on a GPU, compiled. The workload compiles nothing yet."""
 Cells = dict[str, list[Run]]
 """The runs of each cell, repetition by repetition."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """The pictures: `rows` of them, `side_px` square, in `steps` steps."""
-
-    folder: Path
-    rows: int
-    side_px: int
-    steps: int
-
-    def params(self, place: int, loras: Sequence[dict[str, str]] = ()) -> dict[str, Any]:
-        """Return the parameters of one picture."""
-        return PictureParams.model_validate(
-            {
-                "model": {"name": str(self.folder)},
-                "prompt": f"a {COLORS[place % len(COLORS)]} circle",
-                "width": self.side_px,
-                "height": self.side_px,
-                "num_inference_steps": self.steps,
-                "seed": place,
-                "loras": list(loras),
-            }
-        ).model_dump(mode="json")
-
-
-class Listener:
-    """The engine's side: counts the pictures that come."""
-
-    def __init__(self) -> None:
-        self.pictures = 0
-
-    def wish(self) -> AgentRequest:
-        return AgentRequest.GO_ON
-
-    def picture(self, *_given: object, **_named: object) -> None:
-        self.pictures += 1
-
-    def picture_failed(self, _order_id: str, number: int, reason: Reason, message: str) -> None:
-        raise RuntimeError(f"picture {number} failed: {reason} {message}")
-
-    def dropped_pictures(self) -> frozenset[tuple[str, int]]:
-        return frozenset()
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_given, **_named: None
-
-
-def script(task: Task, directory: Path) -> None:
-    """Draw each picture as a service that keeps nothing does it."""
-    for place in range(task.rows):
-        params = task.params(place)
-        pipeline = SDXL.load_pipeline(task.folder, dtype=torch.float32)
-        pipeline.set_progress_bar_config(disable=True)
-        image = pipeline(
-            params["prompt"],
-            width=task.side_px,
-            height=task.side_px,
-            num_inference_steps=task.steps,
-            guidance_scale=params["guidance_scale"],
-            generator=torch.Generator("cpu").manual_seed(place),
-        ).images[0]
-        image.save(directory / f"{place}.png")
-
-
-class PictureRig:
-    """A warm workload, and leases for it."""
-
-    def __init__(self, task: Task, directory: Path) -> None:
-        self._task, self._directory, self._leases = task, directory, 0
-        self._workload = GenerateWorkload(device="cpu", rows=task.rows)
-        base = load_model(ModelLocation(name=str(task.folder), key="loras"), device="cpu", dtype=torch.float32)
-        self._loras = {
-            name: [
-                _lora(base, directory / f"{name}-{seed}.safetensors", each, seed=seed) for seed in range(task.rows)
-            ]
-            for name, each in (("attention", ATTENTION), ("convolutions", ALL_LAYERS))
-        }
-
-    def draw(self, loras: str | None = None) -> None:
-        """Draw all pictures in one lease, each with another LoRA of this name or with none."""
-        self._leases += 1
-        directory = self._directory / str(self._leases)
-        directory.mkdir()
-        files = [] if loras is None else self._loras[loras]
-        uses = [[{"name": each.name, "sha256": each.sha256}] for each in files] or [[]] * self._task.rows
-        pictures = [
-            {"order_id": "order_1", "number": place, "params": self._task.params(place, used)}
-            for place, used in enumerate(uses)
-        ]
-        listener = Listener()
-        start = Start(
-            attempt=str(self._leases),
-            job="",
-            kind="generate",
-            spec={"pictures": pictures},
-            directory=directory,
-            inputs=tuple(files),
-        )
-        self._workload.run(start, listener)
-        if listener.pictures != self._task.rows:
-            raise RuntimeError(f"{listener.pictures} pictures came, of {self._task.rows}")
-
-
-def _lora(base: BaseModel, path: Path, targets: Sequence[str], *, seed: int) -> InputFile:
-    fields = {"model": "owner/name", "dataset": "ds_1", "rank": RANK, "resolution": 64}
-    spec = TrainSpec.model_validate({**fields, "seed": seed, "target_modules": targets})
-    draw = torch.Generator().manual_seed(seed)
-    with add_adapters(base, spec) as adapters:
-        named = adapters.tensors().items()
-        tensors = {name: value + 0.01 * torch.randn(value.shape, generator=draw) for name, value in named}
-    facts = facts_of(spec, step=1, layers_per_block=1, family=base.family)
-    write_lora("kohya", path, tensors, facts, dtype="float32")
-    return InputFile(role="lora", path=path, sha256=hashlib.sha256(path.read_bytes()).hexdigest(), name=path.name)
-
-
-def order(up: Installation, task: Task, directory: Path, pictures: int) -> None:
+def order(up: Installation, task: PictureTask, directory: Path, pictures: int) -> None:
     """Order the pictures at the server, and download each. Raises RuntimeError when one does not come."""
-    placed = up.client.generate(
-        [f"a {COLORS[number % len(COLORS)]} circle" for number in range(pictures)],
-        model=str(task.folder),
-        width=task.side_px,
-        height=task.side_px,
-        num_inference_steps=task.steps,
-    )
+    placed = up.client.generate([prompt(number) for number in range(pictures)], model=str(task.base), **task.spec())
     came = [up.client.download_picture(each, directory) for each in up.client.pictures(placed.id, follow=True)]
     if len(came) != pictures:
         raise RuntimeError(f"{len(came)} pictures came, of {pictures}")
 
 
-def timed(run: Callable[[], None], pictures: int, others_cpu_s: Callable[[], float]) -> Run:
-    """Run, and return the seconds of the clock and of the processor, those of other processes included."""
-    began_s, began_cpu_s = time.perf_counter(), time.process_time() + others_cpu_s()
-    run()
-    cpu_s = time.process_time() + others_cpu_s() - began_cpu_s
-    return Run(pictures=pictures, clock_s=time.perf_counter() - began_s, cpu_s=cpu_s)
-
-
-def measure(task: Task, directory: Path, up: Installation, *, repetitions: int, ordered: int) -> Cells:
-    """Measure all cells, once in each repetition. An order has `ordered` pictures."""
-    picture_rig, downloads = PictureRig(task, directory), directory / "downloads"
+def measure(task: PictureTask, directory: Path, up: Installation | None, options: argparse.Namespace) -> Cells:
+    """Measure the cells, each once in each repetition. An order has `ordered` pictures, a script `scripted`."""
+    rig, downloads = PictureRig(task, directory, options.cells), directory / "downloads"
     downloads.mkdir()
     runs: dict[str, tuple[Callable[[], None], int]] = {
-        "script": (lambda: script(task, directory), task.rows),
-        "joined": (picture_rig.draw, task.rows),
-        "attention": (lambda: picture_rig.draw("attention"), task.rows),
-        "convolutions": (lambda: picture_rig.draw("convolutions"), task.rows),
-        "fleet": (lambda: order(up, task, downloads, ordered), ordered),
+        "script": (lambda: script(task, directory, options.scripted), options.scripted),
+        "cold": (rig.draw_cold, 1),
+        "alone": (lambda: rig.draw(1), 1),
+        "joined": (lambda: rig.draw(task.rows), task.rows),
+        "attention": (lambda: rig.draw(task.rows, "attention"), task.rows),
+        "convolutions": (lambda: rig.draw(task.rows, "convolutions"), task.rows),
     }
-    for warm_up, _ in runs.values():
+    if up is not None:
+        runs["fleet"] = (lambda: order(up, task, downloads, options.ordered), options.ordered)
+    chosen = {name: runs[name] for name in options.cells}
+    for warm_up, _ in chosen.values():
         warm_up()
-    cells: Cells = {name: [] for name in runs}
-    for _ in range(repetitions):
-        for name, (run, pictures) in runs.items():
-            cells[name].append(timed(run, pictures, up.cpu_s if name == "fleet" else lambda: 0.0))
+    cells: Cells = {name: [] for name in chosen}
+    for _ in range(options.repetitions):
+        for name, (run, pictures) in chosen.items():
+            others = up.cpu_s if up is not None and name == "fleet" else lambda: 0.0
+            cells[name].append(timed(run, pictures, others))
     return cells
+
+
+def figures(cells: Cells, *, floor_s: float, usd_per_hour: float | None) -> dict[str, dict[str, Any]]:
+    """Return what each cell found by the clock, over the repetitions."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, runs in cells.items():
+        seconds = [run.clock_s / run.pictures for run in runs]
+        found[name] = {
+            "s_per_picture": spread(seconds, 4),
+            "pictures_per_s": spread([1 / each for each in seconds], 4),
+            "share_of_floor": spread([floor_s / each for each in seconds], 6),
+        }
+        if usd_per_hour is not None:
+            found[name]["pictures_per_usd"] = spread([3600 / (each * usd_per_hour) for each in seconds], 1)
+    return found
 
 
 def ratios(cells: Cells, name: str, of: str, *, by: Callable[[Run], float]) -> dict[str, float]:
@@ -238,53 +114,94 @@ def by_processor(run: Run) -> float:
     return run.cpu_s
 
 
-def table(cells: Cells) -> str:
-    """Show the rates, and the ratios: median, least and greatest."""
-    lines = [f"{'':24}{'pictures/s':>12}{'of processor time':>20}"]
-    for name, runs in cells.items():
-        rates = [statistics.median(run.pictures / by(run) for run in runs) for by in (by_clock, by_processor)]
-        lines.append(f"{name:24}{rates[0]:12.2f}{rates[1]:20.2f}")
-    for name, of, mark in RATIOS:
-        found = [spread_words(ratios(cells, name, of, by=by)) for by in (by_clock, by_processor)]
-        lines.append(f"{f'{name} / {of}':24}{found[0]:>22}{found[1]:>22}" + (f"  mark {mark:g}" if mark else ""))
+def told_ratios(cells: Cells, device: str) -> dict[str, dict[str, Any]]:
+    """Return the ratios of the cells that were measured, each with its mark on this device."""
+    return {
+        f"{name} / {of}": {
+            "clock": ratios(cells, name, of, by=by_clock),
+            "processor": ratios(cells, name, of, by=by_processor),
+            "mark": (marks or {}).get(device),
+        }
+        for name, of, marks in RATIOS
+        if name in cells and of in cells
+    }
+
+
+def table(cells: Cells, found: Mapping[str, Any], compared: Mapping[str, Any]) -> str:
+    """Show the figures as medians, and the ratios as median, least and greatest."""
+    lines = [
+        f"{'':24}{'s/picture':>12}{'pictures/s':>12}{'of processor time':>20}{'of the floor':>14}{'pictures/$':>12}"
+    ]
+    for name, told in found.items():
+        cpu = statistics.median(run.pictures / run.cpu_s for run in cells[name])
+        usd = f"{told['pictures_per_usd']['median']:,.0f}" if "pictures_per_usd" in told else "no price"
+        lines.append(
+            f"{name:24}{told['s_per_picture']['median']:12.3f}{told['pictures_per_s']['median']:12.2f}{cpu:20.2f}"
+            f"{told['share_of_floor']['median']:14.2%}{usd:>12}"
+        )
+    for name, told in compared.items():
+        mark = "" if told["mark"] is None else f"  mark {told['mark']:g}"
+        lines.append(f"{name:24}{spread_words(told['clock']):>22}{spread_words(told['processor']):>22}{mark}")
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Command line."""
+def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line. On a GPU the defaults are SDXL's shapes, without a server."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--size", choices=tuple(SIZES), help="default: tiny on a CPU, square on a GPU")
+    parser.add_argument("--cells", nargs="+", choices=CELLS, help="default: all, on a GPU without fleet")
     parser.add_argument("--rows", type=int, default=8)
-    parser.add_argument("--side", type=int, default=64, help="of the pictures, in pixels")
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--scripted", type=int, help="pictures of the script; default: 8, on a GPU 1")
     parser.add_argument("--ordered", type=int, default=64, help="pictures of an order")
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--usd-per-hour", type=float, help="price of the machine, for pictures per dollar")
     parser.add_argument(
         "--threads", type=int, default=1, help="of the script and the workload; the node chooses its own"
     )
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes; the figures mean little")
-    options, about = parser.parse_args(), machine()
+    options = parser.parse_args(arguments)
+    on_a_gpu = options.device == "cuda"
+    options.size = options.size or ("square" if on_a_gpu else "tiny")
+    options.cells = options.cells or [cell for cell in CELLS if not on_a_gpu or cell != "fleet"]
+    options.scripted = options.scripted or (1 if on_a_gpu else 8)
     if options.quick:
-        options.rows, options.steps, options.ordered, options.repetitions = 2, 2, 4, 1
+        options.rows, options.scripted, options.ordered, options.repetitions = 2, 2, 4, 1
+    return options
+
+
+def main() -> None:
+    """Command line."""
+    options, about = options_of(), machine()
     let_libraries_repeat(os.environ)
     fix_determinism(options.threads)
-    with tempfile.TemporaryDirectory(prefix="giornata-load-") as scratch:
+    size = replace(SIZES[options.size], steps=2) if options.quick else SIZES[options.size]
+    rate = flops_per_s(options.device, options.threads)
+    with tempfile.TemporaryDirectory(prefix="giornata-load-") as scratch, ExitStack() as stack:
         directory = Path(scratch)
-        folder = build_tiny_model(directory / "tiny")
-        task = Task(folder=folder, rows=options.rows, side_px=options.side, steps=options.steps)
-        with installation(directory / "data", nodes=1) as up:
-            cells = measure(task, directory, up, repetitions=options.repetitions, ordered=options.ordered)
-    print(table(cells))
-    by_both = {"clock": by_clock, "processor": by_processor}
+        base, refiner = model_folders(size, directory, options.device)
+        task = PictureTask(size=size, base=base, refiner=refiner, rows=options.rows, device=options.device)
+        flops = picture_flops(size, base, refiner)
+        has_fleet = "fleet" in options.cells
+        up = stack.enter_context(installation(directory / "data", nodes=1)) if has_fleet else None
+        cells = measure(task, directory, up, options)
+    found = figures(cells, floor_s=flops / rate, usd_per_hour=options.usd_per_hour)
+    compared = told_ratios(cells, options.device)
+    print(f"{options.size} on {options.device}: {flops / 1e12:.4g} TFLOP a picture, {rate / 1e12:.4g} TFLOP/s")
+    print(table(cells, found, compared))
     conclude(
         {
             "benchmark": "generate",
             "machine": about,
+            "device": options.device,
+            "size": {"name": options.size, **asdict(size)},
+            "rows": options.rows,
             "quick": options.quick,
+            "floor": {"flops": flops, "flops_per_s": rate, "s_per_picture": flops / rate, "mark": FLOOR_MARK},
+            "usd_per_hour": options.usd_per_hour,
             "cells": {name: [asdict(run) for run in runs] for name, runs in cells.items()},
-            "ratios": {
-                f"{name} / {of}": {each: ratios(cells, name, of, by=by) for each, by in by_both.items()}
-                for name, of, _ in RATIOS
-            },
+            "figures": found,
+            "ratios": compared,
         }
     )
 

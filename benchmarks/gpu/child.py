@@ -56,6 +56,12 @@ def _training(name: str) -> Callable[[Settings, Path], dict[str, Any]]:
     return part
 
 
+def _drawing(settings: Settings, home: Path) -> dict[str, Any]:
+    from benchmarks.gpu.drawing import drawing
+
+    return drawing(settings, home)
+
+
 def _encoders(settings: Settings, home: Path) -> dict[str, Any]:
     from benchmarks.gpu.encoders import encoders
 
@@ -68,6 +74,7 @@ RUN: Mapping[str, Callable[[Settings, Path], dict[str, Any]]] = MappingProxyType
         **{name: _training(name) for name in ("steps", "graphs", "compiled", "eight_bits", "memory")},
         "pretrain": pretrain,
         "encoders": _encoders,
+        "drawing": _drawing,
     }
 )
 
@@ -76,7 +83,7 @@ def main(arguments: Sequence[str]) -> None:
     """Carry out one part, which writes into an empty folder."""
     name, told, home = arguments
     settings = settings_from(json.loads(told))
-    if name not in {"tests", "pretrain"}:  # these start processes of their own, which do the same
+    if name not in {"tests", "pretrain", "drawing"}:  # these start processes of their own, which do the same
         let_libraries_repeat(os.environ)
         from giornata.engine.device import prepare_device
 

@@ -10,8 +10,9 @@ from typing import Any
 class Settings:
     """`model` is full or tiny. `steps` of a job are counted after `warm` ones; each way is measured `repetitions`
     times. `together` is how many jobs share a batch. `batches` are those that the VAE encodes, `captions` those that
-    the text encoders do. `resolutions` and `rounds` are of pre-training. `script` is the path of the example script,
-    `fetch` (its published file), or `none`."""
+    the text encoders do. `drawn_rows` pictures are drawn at a time, of the `drawn_sizes` in
+    benchmarks/rig/picture_sizes.py. `resolutions` and `rounds` are of pre-training. `script` is the path of the
+    example script, `fetch` (its published file), or `none`."""
 
     device: str
     model: str
@@ -28,6 +29,8 @@ class Settings:
     pretrain_size: str
     resolutions: tuple[int, ...]
     rounds: int
+    drawn_sizes: tuple[str, ...]
+    drawn_rows: int
     script: str
 
     def told(self) -> dict[str, Any]:
@@ -52,6 +55,8 @@ SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "pretrain_size": "sd2",
             "resolutions": (256, 512),
             "rounds": 1,
+            "drawn_sizes": ("square", "published"),
+            "drawn_rows": 8,
         },
         "cpu": {
             "model": "tiny",
@@ -68,6 +73,8 @@ SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "pretrain_size": "tiny",
             "resolutions": (64,),
             "rounds": 1,
+            "drawn_sizes": ("tiny", "tiny-refined"),
+            "drawn_rows": 2,
         },
     }
 )

@@ -133,6 +133,33 @@ def _encoders(found: Found) -> list[str]:
     ]
 
 
+def _drawing(found: Found) -> list[str]:
+    rows = [
+        [size, name, cell["s_per_picture"], cell["pictures_per_s"], f"{cell['share_of_floor']['median']:.2%}"]
+        for size, told in found["sizes"].items()
+        for name, cell in told["figures"].items()
+    ]
+    ratios = [
+        [size, name, ratio["clock"], ratio["mark"]]
+        for size, told in found["sizes"].items()
+        for name, ratio in told["ratios"].items()
+    ]
+    sizes = [
+        [
+            *(size, f"{told['size']['width']}×{told['size']['height']}", told["size"]["steps"]),
+            *(told["size"]["refiner_steps"], told["rows"], f"{told['floor']['flops'] / 1e12:.4g}"),
+        ]
+        for size, told in found["sizes"].items()
+    ]
+    return [
+        *_table(["pictures", "pixels", "steps", "of the refiner", "rows at a time", "TFLOP a picture"], sizes),
+        "",
+        *_table(["pictures", "drawn", "s a picture", "pictures/s", "of the floor"], rows),
+        "",
+        *_table(["pictures", "ratio of pictures/s", "found", "mark"], ratios),
+    ]
+
+
 RENDER: Mapping[str, Callable[[Found], list[str]]] = MappingProxyType(
     {
         "tests": _tests,
@@ -143,5 +170,6 @@ RENDER: Mapping[str, Callable[[Found], list[str]]] = MappingProxyType(
         "memory": _memory,
         "pretrain": _pretrain,
         "encoders": _encoders,
+        "drawing": _drawing,
     }
 )

@@ -7,11 +7,35 @@ import pytest
 
 from giornata.domain.generation.model_routing import RoutingPolicy
 from giornata.simulate.affinity.bounds import fewest_loads, random_loads, shortest_drain_s
-from giornata.simulate.affinity.cases import AffinityCase, CaseResult, loads_per_request, play_case
-from giornata.simulate.affinity.routed_fleet import RoutedFleet
+from giornata.simulate.affinity.cases import (
+    AffinityCase,
+    CaseResult,
+    around_outage,
+    loads_per_request,
+    outage_marks,
+    play_case,
+)
+from giornata.simulate.affinity.routed_fleet import RoutedFleet, Served
 from giornata.simulate.affinity.setting import AffinitySetting
 
 POLICY = RoutingPolicy()
+OUTAGE = CaseResult(
+    seed=0,
+    requests=1000,
+    loads_per_request=0.3,
+    fetches_per_request=0.0,
+    mean_wait_s=100.0,
+    p95_wait_s=500.0,
+    drawing_share=0.8,
+    overrun=1.0,
+    loads_before_outage=0.4,
+    loads_within_ten_minutes=0.2,
+    loads_in_next_ten_minutes=0.42,
+    loads_after_outage=0.3,
+    drained_after_s=800.0,
+    shortest_drain_s=600.0,
+    waits_back_after_s=780.0,
+)
 SMALL = AffinitySetting(nodes=30, bases=300, warm_up_s=600.0, measured_s=1200.0)
 
 
@@ -84,3 +108,31 @@ def test_bound_falls_as_requests_may_wait_longer() -> None:
     bounds = [fewest_loads(SMALL, wait_s=wait_s) for wait_s in (0.0, 20.0, 200.0)]
     assert bounds == sorted(bounds, reverse=True)
     assert loads_per_request([]) == 0.0
+
+
+def test_loads_after_an_outage_are_told_in_two_halves_of_twenty_minutes() -> None:
+    setting = AffinitySetting(warm_up_s=0.0, measured_s=3600.0, outage_from_s=600.0, outage_s=600.0)
+    spans = ((0, 600, 0.5), (1200, 1800, 0.1), (1800, 2400, 0.6))
+    served = [
+        Served(arrived_ms=1000 * at_s, began_ms=1000 * at_s, loaded=number % 10 < 10 * share)
+        for from_s, to_s, share in spans
+        for number, at_s in enumerate(range(from_s, to_s))
+    ]
+    found = around_outage(served, setting)
+    assert found.loads_before_outage == pytest.approx(0.5)
+    assert found.loads_within_ten_minutes == pytest.approx(0.1)
+    assert found.loads_in_next_ten_minutes == pytest.approx(0.6)
+    assert found.loads_after_outage == pytest.approx(0.35)
+
+
+def test_marks_of_an_outage_hold_loads_to_ten_minutes_and_waits_to_the_shortest_drain() -> None:
+    def marks(**changed: float) -> dict[str, bool]:
+        result = replace(OUTAGE, **changed)
+        return {mark.mark: mark.holds for mark in outage_marks([OUTAGE, result])}
+
+    ten, twenty, drain = marks()
+    assert all(marks().values())
+    assert [name for name, holds in marks(loads_within_ten_minutes=0.41).items() if not holds] == [ten]
+    assert [name for name, holds in marks(loads_after_outage=0.45).items() if not holds] == [twenty]
+    assert [name for name, holds in marks(drained_after_s=900.0).items() if not holds] == [drain]
+    assert all(marks(waits_back_after_s=5000.0).values())

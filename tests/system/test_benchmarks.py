@@ -71,10 +71,14 @@ def test_sample_images_drawn_by_another_node_have_the_bytes_of_the_training_proc
 
 @pytest.mark.long
 def test_pictures_are_measured_from_the_script_to_the_whole_fleet() -> None:
-    result, said = quick("generate")
-    assert set(result["cells"]) == {"script", "joined", "attention", "convolutions", "fleet"}
+    result, said = quick("generate", "--usd-per-hour", "0.36")
+    assert list(result["cells"]) == ["script", "cold", "alone", "joined", "attention", "convolutions", "fleet"]
     assert all(run["cpu_s"] > 0 < run["clock_s"] for (run,) in result["cells"].values())
     assert result["cells"]["fleet"][0]["pictures"] == 4
+    for cell in result["figures"].values():
+        seconds, floor_s = cell["s_per_picture"]["median"], result["floor"]["s_per_picture"]
+        assert cell["pictures_per_usd"]["median"] == pytest.approx(10_000 / seconds, rel=0.02)
+        assert 0 < cell["share_of_floor"]["median"] == pytest.approx(floor_s / seconds, rel=0.02)
     assert "fleet / script" in said
 
 

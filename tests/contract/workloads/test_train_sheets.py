@@ -11,12 +11,14 @@ import pytest
 from PIL import Image
 from pydantic import SecretStr
 from tests.contract.workloads.test_train_wandb import KEY, Waiting, run_in, steps_at, values
+from tests.contract.workloads.test_validate import Trained, validation_of
 from tests.fixtures.event_files import events_in
 from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures, spec_for
-from tests.fixtures.wandb_server import wandb_server
+from tests.fixtures.wandb_server import WandbServer, wandb_server
 
 from giornata.tracking.wandb_run import FILE_NAME
 from giornata.workloads.interface import AgentRequest
+from giornata.workloads.train.workload import TrainWorkload
 
 TAG = "train/samples"
 FIELDS: dict[str, Any] = {
@@ -125,20 +127,21 @@ def test_wandbs_run_has_each_sheet_as_a_file_beside_it(tiny_folder: Path, tmp_pa
     assert str(tmp_path) not in str(told)
 
 
+def uploaded(server: WandbServer, step: int) -> list[bytes]:
+    """The sheets of a step that W&B has."""
+    lines = server.history.get("jb_1", {}).values()
+    names = [line[TAG]["path"] for line in lines if line["_step"] == step and TAG in line]
+    return [sent for name in names for sent in server.files.get(name, [])]
+
+
 def test_wandb_gets_each_sheet_once_while_the_job_goes_on_and_over_interruptions(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train_rig = rig_of(tiny_folder, tmp_path, report_to=["wandb", "tensorboard"])
     with wandb_server() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
-
-        def uploaded(step: int) -> list[bytes]:
-            lines = server.history.get("jb_1", {}).values()
-            names = [line[TAG]["path"] for line in lines if line["_step"] == step]
-            return [sent for name in names for sent in server.files.get(name, [])]
-
         wishes = {2: AgentRequest.CHECKPOINT, 3: AgentRequest.STOP}
-        first = Waiting(lambda: bool(uploaded(2)), at=3, wishes=wishes)
+        first = Waiting(lambda: bool(uploaded(server, 2)), at=3, wishes=wishes)
         train_rig.run(first, wandb_api_key=SecretStr(KEY))
         assert SHEETS[2] in first.artifacts
         resume = train_rig.resume_point(first, 2)  # draws the sheet of this step once more
@@ -148,5 +151,35 @@ def test_wandb_gets_each_sheet_once_while_the_job_goes_on_and_over_interruptions
     lines = server.history["jb_1"].values()
     assert [line["_step"] for line in lines if TAG in line] == [2, 4, 5]
     for step, png in sheets_in_events(last):
-        (sent,) = uploaded(step)
+        (sent,) = uploaded(server, step)
+        assert np.array_equal(pixels(sent), pixels(png))
+
+
+def test_wandb_gets_sheets_that_other_nodes_draw_as_those_of_the_training_process(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One node has drawn the first sheet before the job is interrupted, and another one draws the second afterwards.
+    The training process looks for the first one before the step that makes the second."""
+    train_rig = rig_of(tiny_folder, tmp_path, report_to=["wandb", "tensorboard"])
+    fleet = {**train_rig.spec, "validation_by": "fleet"}
+    job = Trained(train_rig=train_rig, in_process=train_rig.run(), by_fleet=train_rig.run(spec=fleet))
+    elsewhere = {step: RecordingReporter() for step in SHEETS}
+    for step, reporter in elsewhere.items():
+        TrainWorkload(device="cpu").run(validation_of(job, step=step), reporter)
+    with wandb_server() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        wishes = {4: AgentRequest.CHECKPOINT_AND_STOP}
+        first = Waiting(lambda: bool(uploaded(server, 2)), at=4, wishes=wishes)
+        first.cache |= elsewhere[2].cache
+        train_rig.run(first, spec=fleet, wandb_api_key=SecretStr(KEY))
+        resume = train_rig.resume_point(first, 4)
+        last = RecordingReporter(cache=elsewhere[2].cache | elsewhere[4].cache)
+        train_rig.run(last, spec=fleet, resume=resume, wandb_api_key=SecretStr(KEY))
+    assert not set(SHEETS.values()) & (first.artifacts | last.artifacts).keys(), "the training process drew none"
+    assert not first.notices + last.notices
+    assert steps_at(server, "jb_1") == [1, 2, 3, 4, 5]
+    lines = server.history["jb_1"].values()
+    assert [line["_step"] for line in lines if TAG in line] == [2, 4, 5]
+    for step, png in sheets_in_events(job.in_process):
+        (sent,) = uploaded(server, step)
         assert np.array_equal(pixels(sent), pixels(png))

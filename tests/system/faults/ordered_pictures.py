@@ -4,7 +4,7 @@ import hashlib
 import runpy
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,30 @@ png_of = runpy.run_path(DRAW_ENGINE[-1])["png_of"]
 SPEC = {"model": {"name": "stabilityai/stable-diffusion-xl-base-1.0"}, "width": 64, "height": 64, "seed": 7000}
 
 
+def rows_of(rig: Rig, order_ids: Collection[str]) -> list[Mapping[str, Any]]:
+    """The pictures of these orders as the store has them, by their seeds."""
+    file = rig.server.data / "giornata.db"
+    engine = sa.create_engine(rig.setup.database or f"sqlite:///file:{file}?mode=ro&uri=true")
+    table = schema.pictures
+    query = sa.select(table).where(table.c.order_id.in_(order_ids)).order_by(table.c.seed, table.c.number)
+    try:
+        with engine.connect() as connection:
+            return [dict(row._mapping) for row in connection.execute(query)]
+    finally:
+        engine.dispose()
+
+
+def files_of(rig: Rig, rows: Iterable[Mapping[str, Any]]) -> list[bytes]:
+    """The files of these pictures as they lie in storage, each with the bytes that its row tells."""
+    stored, found = rig.bytes.contents(), []
+    for row in rows:
+        key = picture_key(row["project_id"], row["lease"], row["sha256"])
+        [name] = [each for each in stored if each.endswith(key)]
+        found.append(rig.bytes.read(name))
+        assert row["sha256"] == hashlib.sha256(found[-1]).hexdigest()
+    return found
+
+
 class OrderedPictures:
     """One order, with gates at which the engine stops."""
 
@@ -29,15 +53,7 @@ class OrderedPictures:
 
     def rows(self) -> list[Mapping[str, Any]]:
         """The pictures as the store has them, by number."""
-        file = self.rig.server.data / "giornata.db"
-        engine = sa.create_engine(self.rig.setup.database or f"sqlite:///file:{file}?mode=ro&uri=true")
-        table = schema.pictures
-        query = sa.select(table).where(table.c.order_id == self.id).order_by(table.c.number)
-        try:
-            with engine.connect() as connection:
-                return [dict(row._mapping) for row in connection.execute(query)]
-        finally:
-            engine.dispose()
+        return rows_of(self.rig, [self.id])
 
     def states(self) -> Counter[PictureState]:
         """How many pictures are in each state."""
@@ -54,13 +70,7 @@ class OrderedPictures:
 
     def files(self) -> list[bytes]:
         """The files of the pictures, by number, as they lie in storage."""
-        stored, found = self.rig.bytes.contents(), []
-        for row in self.rows():
-            key = picture_key(row["project_id"], row["lease"], row["sha256"])
-            [name] = [each for each in stored if each.endswith(key)]
-            found.append(self.rig.bytes.read(name))
-            assert row["sha256"] == hashlib.sha256(found[-1]).hexdigest()
-        return found
+        return files_of(self.rig, self.rows())
 
     def finish(self) -> None:
         """Wait for the end: every picture is there once, with the bytes that the engine wrote."""

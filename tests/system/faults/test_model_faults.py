@@ -17,13 +17,15 @@ from tests.system.faults.rig import Rig
 from tests.system.faults.setup import InstallationSetup
 from tests.system.faults.test_picture_faults import QUICK, flipped, fresh
 
+from giornata.agent.transfer.model_store import PARTS
 from giornata.domain.errors import GiornataError
 from giornata.protocol.models import AddModel
 
 PORT, ELSEWHERE = free_port(), free_port()
 HOST = f"127.0.0.1:{PORT}"
 GROUND = InstallationSetup(model_hosts=(HOST,))
-LORA = model_file(SDXL_LORA)
+# Half a megabyte, which arrives in several pieces.
+LORA = model_file({name: tuple(64 * side for side in shape) for name, shape in SDXL_LORA.items()})
 DRAWN = ["verify sleep=0.01"] * 6
 GET = "^/v1/blobs/"
 
@@ -60,6 +62,31 @@ def test_model_that_does_not_arrive_whole_costs_no_picture(rig: Rig, lora: str, 
     assert trap.caught.wait(PATIENCE_S), ordered.story()
     rig.start_drawing_node(**QUICK)
     ordered.finish()
+
+
+@pytest.mark.parametrize("next_node", ["another machine", "the same disk"])
+def test_node_that_dies_while_it_fetches_a_model_leaves_its_pictures_to_the_next(
+    rig: Rig, lora: str, next_node: str
+) -> None:
+    fresh(rig)
+    die_while_fetching(rig, lora, is_same_disk=next_node == "the same disk")
+
+
+def die_while_fetching(rig: Rig, lora: str, *, is_same_disk: bool) -> None:
+    """Kill a node with a part of the model on its disk, and let another one draw."""
+    get = rig.bytes.signed
+    rig.storage.set(Trap("GET", get, cut_at=len(LORA) // 2))
+    rest = rig.storage.set(Trap("GET", get, hold=True))
+    ordered = order(rig, lora)
+    victim = rig.start_drawing_node(**QUICK)
+    assert rest.caught.wait(PATIENCE_S), ordered.story()
+    victim.kill_all()
+    [part] = (victim.work_dir / "models" / PARTS).iterdir()
+    assert 0 < part.stat().st_size <= len(LORA) // 2
+    rest.release(cut=True)
+    node = rig.start_drawing_node(**QUICK, work_dir=victim.work_dir if is_same_disk else None)
+    ordered.finish()
+    assert (node.work_dir / "models" / hashlib.sha256(LORA).hexdigest()).read_bytes() == LORA
 
 
 def test_source_that_stalls_holds_up_its_own_node_alone(rig: Rig, lora: str) -> None:

@@ -20,9 +20,16 @@ def report(**what: bool) -> Trap:
     return Trap("POST", f"{ATTEMPT}/pictures$", **what)
 
 
+def urls(**what: bool) -> Trap:
+    """The first request for upload URLs."""
+    return Trap("POST", f"{ATTEMPT}/picture-uploads$", **what)
+
+
 # Where the world stands still when the node is killed.
 PHASES: dict[str, tuple[bool, Callable[[], Trap]]] = {
     "claimed": (False, lambda: Trap("POST", CLAIM, hold_reply=True)),
+    "asking for upload URLs": (False, lambda: urls(hold=True)),
+    "upload URLs on their way": (False, lambda: urls(hold_reply=True)),
     "drawn, not uploaded": (True, lambda: Trap("PUT", PUT, hold=True)),
     "uploaded, not reported": (False, lambda: report(hold=True)),
     "reported, not acknowledged": (False, lambda: report(hold_reply=True)),
@@ -57,7 +64,8 @@ CUTS = {
     "a report that arrived": (False, lambda: report(drop_reply=True)),
     "a report on its way": (False, lambda: report(drop=True)),
     "an upload that arrived": (True, lambda: Trap("PUT", PUT, drop_reply=True, times=2)),
-    "a request for upload URLs": (False, lambda: Trap("POST", f"{ATTEMPT}/picture-uploads$", drop_reply=True)),
+    "upload URLs on their way": (False, lambda: urls(drop_reply=True)),
+    "a request for upload URLs": (False, lambda: urls(drop=True)),
 }
 
 

@@ -3,7 +3,7 @@
 import logging
 import tempfile
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from giornata.cli.ui.text import duration
 from giornata.domain.errors import Fault, InvalidInput, install_hint
 
 if TYPE_CHECKING:
-    from giornata.simulate.affinity.cases import AffinityReport
+    from giornata.simulate.affinity.cases import AffinityReport, CaseResult
 
 AFFINITY = "affinity"
 ABOUT_AFFINITY = "Pictures with 1,000 base models on 100 nodes, over five seeds: how often a model is loaded."
@@ -273,8 +273,26 @@ def _show_affinity(out: Output, report: "AffinityReport") -> None:
     heads = ("case", "loads", "range", "random", "bound", "wait", "p95", "overrun", "")
     out.table(heads, rows, right=(1, 2, 3, 4, 5, 6, 7), prose=(8,))
     out.say("")
+    for line in _after_outages([each for results in report.results for each in results]):
+        out.say(line)
+    out.say("")
     marks = [
         (each.mark, f"{each.value:.2f}", f"at most {each.at_most:.2f}", "holds" if each.holds else "does not hold")
         for each in report.marks
     ]
     out.table(("mark", "", "", ""), marks, right=(1,))
+
+
+def _after_outages(results: "Sequence[CaseResult]") -> Iterator[str]:
+    """Say how loads went on after the outage, and when the queue was as before, beside the shortest time."""
+    figures = (
+        ("loads in the first ten minutes", "{:.3f}", [each.loads_within_ten_minutes for each in results]),
+        ("loads in the next ten minutes", "{:.3f}", [each.loads_in_next_ten_minutes for each in results]),
+        ("queue as before", "{:.0f} s", [each.drained_after_s for each in results]),
+        ("waits as before", "{:.0f} s", [each.waits_back_after_s for each in results]),
+        ("shortest possible", "{:.0f} s", [each.shortest_drain_s for each in results]),
+    )
+    for name, form, values in figures:
+        if known := [value for value in values if value is not None]:
+            mean, least, most = (form.format(value) for value in (fmean(known), min(known), max(known)))
+            yield f"after the outage, {name}: {mean} ({least} to {most})"

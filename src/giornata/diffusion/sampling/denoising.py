@@ -16,6 +16,7 @@ import torch
 from torch.nn import functional
 
 from giornata.diffusion.adapter.row_adapters import RowAdapters
+from giornata.diffusion.encode.captions import moved
 from giornata.diffusion.sampling.attention import TextProjections, projects_text_once
 from giornata.diffusion.sampling.controls import PassInputs, Residuals, control_residuals
 from giornata.diffusion.sampling.rows import DenoisingRow
@@ -97,7 +98,7 @@ def _inputs(rows: Sequence[DenoisingRow], conditions: PassConditions) -> PassInp
     times = [float(row.schedule.timestep) for row in rows]
     return PassInputs(
         sample_BCHW=torch.cat([inputs[place] for place in conditions.order]),
-        timesteps_B=torch.tensor([times[place] for place in conditions.order], device=inputs[0].device),
+        timesteps_B=moved(torch.tensor([times[place] for place in conditions.order]), inputs[0].device),
         hidden_BLD=conditions.hidden_BLD,
         mask_BL=conditions.mask_BL,
         added=conditions.added,
@@ -126,7 +127,7 @@ def _conditions(unet: Any, rows: Sequence[DenoisingRow]) -> PassConditions:
     )
     pooled = [*(row.text.negative_pooled_P for row in negative), *(row.text.pooled_P for row in positive)]
     ids = [*(row.sizes.negative_time_ids for row in negative), *(row.sizes.time_ids for row in positive)]
-    scales = torch.tensor([row.guidance_scale for row in negative], device=hidden_BLD.device)
+    scales = moved(torch.tensor([row.guidance_scale for row in negative]), hidden_BLD.device)
     return PassConditions(
         order=(*guided, *guided, *plain),
         guided=len(guided),
@@ -143,7 +144,7 @@ def _added(pooled: Sequence[torch.Tensor | None], ids: Sequence[tuple[float, ...
     if not known:
         return None
     text_BP = torch.stack(known)
-    return {"text_embeds": text_BP, "time_ids": torch.tensor(ids, dtype=text_BP.dtype, device=text_BP.device)}
+    return {"text_embeds": text_BP, "time_ids": moved(torch.tensor(ids, dtype=text_BP.dtype), text_BP.device)}
 
 
 def _padded(prompts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:

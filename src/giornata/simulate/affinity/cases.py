@@ -2,7 +2,7 @@
 
 import bisect
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
@@ -16,11 +16,10 @@ UNSTABLE_FROM = 1.05
 """A run overruns when all that came is drawn only after so many times its length."""
 MOST_OF_RANDOM, MOST_OF_BOUND = 0.45, 1.8
 OUTAGE_S = 600.0
-MOST_AFTER_OUTAGE = 1.1
-"""Loads per request of the 20 minutes after the outage, in those before it."""
+MOST_WITHIN_TEN_MINUTES, MOST_AFTER_OUTAGE = 1.0, 1.1
+"""Loads per request of the 10 minutes after the outage, and of the 20, in those before it."""
 MOST_WAIT_AFTER_OUTAGE = 1.5
 """Waits are as before when the p95 of a minute's arrivals is at most so many times that of before the outage."""
-MOST_BACK_S = 900.0
 MOST_DRAIN_OF_BOUND = 1.4
 
 
@@ -47,6 +46,8 @@ class CaseResult:
     drawing_share: float
     overrun: float
     loads_before_outage: float | None = None
+    loads_within_ten_minutes: float | None = None
+    loads_in_next_ten_minutes: float | None = None
     loads_after_outage: float | None = None
     drained_after_s: float | None = None
     shortest_drain_s: float | None = None
@@ -159,14 +160,17 @@ def reference(setting: AffinitySetting, policy: RoutingPolicy) -> dict[str, floa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AroundOutage:
-    """Loads per request before an outage and in the 20 minutes after it, and the seconds after it until all was well.
+    """Loads per request before an outage and after it, and the seconds after it until all was well.
 
+    `loads_after_outage` has both: the requests that began within 20 minutes after the outage.
     `drained_after_s`: until no more requests wait than 95 of 100 arrivals found waiting before the outage; no routing
     could have that before `shortest_drain_s`. `waits_back_after_s`: until the first minute whose arrivals have a
     p95 of their waits within 1.5 of that before begins. What never came counts until the last request began.
     """
 
     loads_before_outage: float
+    loads_within_ten_minutes: float
+    loads_in_next_ten_minutes: float
     loads_after_outage: float
     drained_after_s: float
     shortest_drain_s: float
@@ -181,9 +185,12 @@ def around_outage(served: Sequence[Served], setting: AffinitySetting) -> AroundO
     found_waiting = _found_waiting(served)
     usual = round(_p95([found for at_s, found in found_waiting if setting.warm_up_s <= at_s < from_s]))
     drained = (at_s - back_s for at_s, found in found_waiting if at_s >= back_s and found <= usual)
+    ten_s, twenty_s = back_s + OUTAGE_S, back_s + 2 * OUTAGE_S
     return AroundOutage(
         loads_before_outage=loads_per_request(_begun(served, setting.warm_up_s, from_s)),
-        loads_after_outage=loads_per_request(_begun(served, back_s, back_s + 2 * OUTAGE_S)),
+        loads_within_ten_minutes=loads_per_request(_begun(served, back_s, ten_s)),
+        loads_in_next_ten_minutes=loads_per_request(_begun(served, ten_s, twenty_s)),
+        loads_after_outage=loads_per_request(_begun(served, back_s, twenty_s)),
         drained_after_s=next(drained, _end_s(served) - back_s),
         shortest_drain_s=shortest_drain_s(setting, waiting=usual),
         waits_back_after_s=_waits_back_s(served, back_s, _p95([each.waited_s for each in before])),
@@ -233,11 +240,25 @@ def _marks(
     random_overrun = min(each.overrun for each in played["full-random"][1])
     # Random routing has to be unstable there, or the case shows nothing.
     marks.append(AffinityMark(mark="full-random: stable", value=float(random_overrun < UNSTABLE_FROM), at_most=0.0))
-    outages = played["outage"][1]
-    after = max((each.loads_after_outage or 0.0) / (each.loads_before_outage or 1.0) for each in outages)
-    marks.append(AffinityMark(mark="outage: loads after it of those before", value=after, at_most=MOST_AFTER_OUTAGE))
+    return (*marks, *outage_marks(played["outage"][1]))
+
+
+def outage_marks(outages: Sequence[CaseResult]) -> tuple[AffinityMark, ...]:
+    """Return the marks of the outage; each holds for the worst seed.
+
+    The waits have none: a queue of ten minutes outlasts ten minutes with any routing, as `shortest_drain_s` says.
+    """
+
+    def of_before(loads: Callable[[CaseResult], float | None]) -> float:
+        return max((loads(each) or 0.0) / (each.loads_before_outage or 1.0) for each in outages)
+
+    ten = of_before(lambda each: each.loads_within_ten_minutes)
+    twenty = of_before(lambda each: each.loads_after_outage)
     drained = max((each.drained_after_s or 0.0) / (each.shortest_drain_s or 1.0) for each in outages)
-    marks.append(AffinityMark(mark="outage: drain of the shortest", value=drained, at_most=MOST_DRAIN_OF_BOUND))
-    back_s = max(each.waits_back_after_s or 0.0 for each in outages)
-    marks.append(AffinityMark(mark="outage: seconds until waits are back", value=back_s, at_most=MOST_BACK_S))
-    return tuple(marks)
+    return (
+        AffinityMark(
+            mark="outage: loads within 10 minutes of those before", value=ten, at_most=MOST_WITHIN_TEN_MINUTES
+        ),
+        AffinityMark(mark="outage: loads within 20 minutes of those before", value=twenty, at_most=MOST_AFTER_OUTAGE),
+        AffinityMark(mark="outage: drain of the shortest", value=drained, at_most=MOST_DRAIN_OF_BOUND),
+    )
