@@ -18,7 +18,7 @@ from giornata.diffusion.families import SDXL, SDXL_REFINER, Family
 from giornata.diffusion.families.sdxl import AESTHETIC_SCORE, NEGATIVE_AESTHETIC_SCORE
 from giornata.diffusion.files.row_lora import RowLora
 from giornata.diffusion.sampling import initial_latents
-from giornata.diffusion.sampling.decoded import control_of, mask_of, picture_of, pixels_of, spared
+from giornata.diffusion.sampling.decoded import control_of, mask_of, pixels_of, spared
 from giornata.diffusion.sampling.row_schedule import RowSchedule
 from giornata.diffusion.sampling.rows import DenoisingRow, RowControl, SizeCondition
 from giornata.domain.errors import Fault, WorkloadFailed
@@ -96,7 +96,7 @@ class PictureDrawing:
 
     def _decoded(self) -> Image.Image:
         """Decode the latents. What a mask spares has the bytes of the picture that it began with."""
-        drawn = picture_of(self._main.base, self.row.latents_1CHW)
+        drawn = self._main.decoder.picture(self.row.latents_1CHW)
         if self._original is None or self.params.mask is None:
             return drawn
         mask = mask_of(self._mask(self.params.mask, self._original), width=drawn.width, height=drawn.height)

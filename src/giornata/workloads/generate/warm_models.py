@@ -26,6 +26,7 @@ from giornata.diffusion.files.row_lora import RowLora, read_row_lora
 from giornata.diffusion.files.textual_inversion import read_textual_inversion
 from giornata.diffusion.sampling.attention import look_up_attention_once
 from giornata.diffusion.sampling.decoded import let_large_be_tiled
+from giornata.diffusion.sampling.picture_decoder import PictureDecoder
 from giornata.diffusion.sampling.row_schedule import make_scheduler
 from giornata.diffusion.tensor_file import read_tensors
 from giornata.domain.errors import Fault, WorkloadFailed
@@ -48,13 +49,14 @@ LORAS_READ = 64
 
 
 class DrawingModel:
-    """A base model with its prompt encoder and its places for LoRAs. More than `loras_on_device` LoRAs stay on the
-    device only while one batch needs them."""
+    """A base model with its prompt encoder, its decoder and its places for LoRAs. More than `loras_on_device` LoRAs
+    stay on the device only while one batch needs them."""
 
     def __init__(self, base: BaseModel, *, loras_on_device: int = LORAS_ON_DEVICE) -> None:
         let_large_be_tiled(base.vae)
         look_up_attention_once(base.unet)
         self.base = base
+        self.decoder = PictureDecoder(base)
         self.encoder = PromptEncoder(base)
         self.adapters = RowAdapters(base, capacity=loras_on_device)
         self._loras_on_device = loras_on_device
@@ -65,6 +67,7 @@ class DrawingModel:
         """Take over the weights of another base in place; LoRAs and compiled kernels stay."""
         self.base = swap_base(self.base, base)
         let_large_be_tiled(self.base.vae)
+        self.decoder = PictureDecoder(self.base)
         self.encoder = PromptEncoder(self.base)
         self._schedulers.clear()
 
