@@ -1,18 +1,23 @@
 """Pictures are decoded in half precision where that goes well, and else as the VAE's own precision does it."""
 
 import copy
+import random
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from diffusers import AutoencoderKL
+from PIL import Image
 from tests.fixtures.single_file import write_single_file
 from tests.unit.diffusion.test_models import StubHub
 
 from giornata.diffusion.base.models import BaseModel, ModelLocation, load_model
-from giornata.diffusion.sampling.decoded import image_of, let_large_be_tiled
+from giornata.diffusion.sampling.decoded import LARGE_SIDE_PX, image_of, let_large_be_tiled, pixels_of
 from giornata.diffusion.sampling.picture_decoder import PictureDecoder
+from giornata.diffusion.shapes.model import WEIGHTS
+from giornata.diffusion.shapes.pictures import SIZE_PX, draw_shape, grid
 from giornata.diffusion.tiny.tiny_model import tiny_pipeline
 
 HALF = torch.float16
@@ -110,3 +115,43 @@ def test_files_and_sd15_are_tried_in_half_and_a_config_that_speaks_is_heeded(
         return load_model(location, device="cpu", dtype=HALF, hub=hub, layouts=layouts)
 
     assert [loaded(place).half_vae for place in (file, tiny_sd15_folder, tiny_folder)] == [True, True, False]
+
+
+def strip_of_shapes(width: int) -> Image.Image:
+    """Shapes side by side."""
+    strip, shapes = Image.new("RGB", (width, SIZE_PX)), grid()
+    for place in range(width // SIZE_PX):
+        strip.paste(draw_shape(shapes[7 * place], random.Random(place)), (place * SIZE_PX, 0))
+    return strip
+
+
+def decoded_whole_and_in_tiles(base: BaseModel, width: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """A strip of shapes through the VAE of the drawing model: decoded whole, in tiles as pictures are, and the number
+    of tiles."""
+    vae = AutoencoderKL.from_pretrained(WEIGHTS, subfolder="vae", torch_dtype=torch.float32).eval()
+    decoder = PictureDecoder(replace(base, vae=vae))
+    with torch.no_grad():
+        latents_1Chw = vae.encode(pixels_of(strip_of_shapes(width), width=width, height=SIZE_PX)).latent_dist.mean
+    scaled = latents_1Chw * vae.config.scaling_factor
+    whole = np.asarray(decoder.picture(scaled)).astype(int)
+    let_large_be_tiled(vae)
+    tiles: list[int] = []
+    vae.decoder.register_forward_hook(lambda *_: tiles.append(1))
+    return whole, np.asarray(decoder.picture(scaled)).astype(int), len(tiles)
+
+
+def test_a_large_picture_in_tiles_is_close_to_the_whole_and_has_no_seam(tiny_base: BaseModel) -> None:
+    """Norms and attention of a tile see the tile alone, so tiles differ a little everywhere. Without their overlap
+    the seams differ by more than 100 levels of 255."""
+    whole, tiled, tiles = decoded_whole_and_in_tiles(tiny_base, LARGE_SIDE_PX + SIZE_PX)
+    assert tiles == 2
+    assert tiled.shape == whole.shape
+    far = np.abs(tiled - whole)
+    assert far.mean() <= 2
+    assert far.max() <= 16
+
+
+def test_a_picture_of_the_largest_side_is_decoded_whole(tiny_base: BaseModel) -> None:
+    whole, tiled, tiles = decoded_whole_and_in_tiles(tiny_base, LARGE_SIDE_PX)
+    assert tiles == 1
+    assert (tiled == whole).all()
