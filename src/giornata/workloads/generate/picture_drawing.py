@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from giornata.diffusion.base.model_folder import MASKED_CHANNELS
+from giornata.diffusion.base.weights_digest import tensors_digest
 from giornata.diffusion.encode.prompt_embeds import PromptEmbeds
 from giornata.diffusion.families import SDXL, SDXL_REFINER, Family
 from giornata.diffusion.families.sdxl import AESTHETIC_SCORE, NEGATIVE_AESTHETIC_SCORE
@@ -34,7 +35,8 @@ from giornata.workloads.generate.warm_models import WarmModels
 class PictureDrawing:
     """A picture at work. `row` is denoised by the UNet of `model`; `go_on` begins the next pass.
 
-    `flags` says what the safety checker found, once `image` was called.
+    `flags` says what the safety checker found, once `image` was called. `weights` are the digests of models that have
+    no sha256 of a file, by their place in the settings, once the picture is finished.
 
     Raises InvalidInput or WorkloadFailed while it is made, when the picture cannot be drawn.
     """
@@ -55,6 +57,7 @@ class PictureDrawing:
         if self._safety is not SafetyPolicy.OFF:
             models.safety.prepare(told)
         self.model = self._main = models.main(params, files, told)
+        self.weights = dict(self.model.digests)
         self.loras = self._loras()
         self._text = self._encoded()
         self._later: deque[Callable[[torch.Tensor], DenoisingRow]] = deque()
@@ -142,6 +145,8 @@ class PictureDrawing:
         """Return the row of the refiner, which goes on where the base stopped. LoRAs and textual inversions are the
         base's alone."""
         self.model = self._models.refiner(refiner.model, self._files, self._told)
+        if "model" in self.model.digests:
+            self.weights["refiner.model"] = self.model.digests["model"]
         schedule = RowSchedule.after_share(
             self.model.scheduler(self.params.scheduler),
             self.params.num_inference_steps,
@@ -209,6 +214,7 @@ class PictureDrawing:
         for place, use in enumerate(self.params.controlnets):
             where = f"controlnets.{place}"
             net = self._models.controlnet(use, self._files, where=where)
+            self.weights |= {where: tensors_digest(net)} if use.sha256 is None else {}
             picture = self._models.control_pictures.of(use, self._files, self._told, where=where)
             pixels = control_of(picture, width=width, height=height).to(net.device, net.dtype)
             found.append(RowControl(model=net, image_13HW=pixels, weight=use.weight, start=use.start, end=use.end))
