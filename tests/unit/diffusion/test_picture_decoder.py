@@ -76,7 +76,7 @@ def test_a_picture_that_overflows_has_the_bytes_of_the_vaes_own_precision(tiny_b
     assert counted.decoded == 1
 
 
-def test_what_was_decoded_before_changes_no_bytes(tiny_base: BaseModel) -> None:
+def test_pictures_decoded_before_change_no_bytes(tiny_base: BaseModel) -> None:
     base = base_in_half(tiny_base)
     alone = PictureDecoder(base).picture(latents()).tobytes()
     decoder = PictureDecoder(base)
