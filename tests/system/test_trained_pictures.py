@@ -51,8 +51,19 @@ def circles(folder: Path) -> Path:
 def drawn(giornata: Command, model: Path, out: Path, *options: str) -> np.ndarray:
     size = ("--size", f"{SIDE_PX}x{SIDE_PX}", "--steps", str(STEPS), "--seed", str(SEED))
     giornata("generate", PROMPT, "--model", str(model), *size, *options, "-o", str(out))
-    (picture,) = out.glob("*.png")
-    return np.asarray(Image.open(picture)).astype(int)
+    return np.asarray(Image.open(only(out))).astype(int)
+
+
+def only(folder: Path) -> Path:
+    (picture,) = folder.glob("*.png")
+    return picture
+
+
+def repeated(giornata: Command, folder: Path) -> bytes:
+    """The bytes of the picture in the folder, drawn again from what its file says."""
+    again = folder.with_name(f"{folder.name}-again")
+    giornata("generate", "--from-image", str(only(folder)), "-o", str(again))
+    return only(again).read_bytes()
 
 
 def drawn_by_diffusers(model: Path, lora: Path) -> np.ndarray:
@@ -81,6 +92,23 @@ def test_a_job_that_trained_a_lora_is_its_name_and_the_picture_is_that_of_diffus
 
     (lora,) = (tmp_path / "lora").glob("*-pytorch_lora_weights.safetensors")
     assert np.abs(adapted - drawn_by_diffusers(model, lora)).max() <= 1
+    assert repeated(giornata, tmp_path / "adapted") == only(tmp_path / "adapted").read_bytes()
     assert (adapted != plain).any()
     assert (earlier != adapted).any()
     assert (earlier != plain).any()
+
+
+@pytest.mark.long
+def test_a_picture_is_repeated_to_equal_bytes_from_its_own_file(
+    giornata: Command, model: Path, tmp_path: Path
+) -> None:
+    """Each picture is alone in its batch, as its repetition is."""
+    chosen, begun = tmp_path / "chosen", tmp_path / "begun"
+    choices = ("a {red|blue|green} {star|circle}", "--negative", "a (square:1.2)", "--seed", "11")
+    shared = ("--model", str(model), "--size", f"{SIDE_PX}x{SIDE_PX}", "--steps", str(STEPS))
+    giornata("generate", *choices, *shared, "--scheduler", "dpmpp_2m_karras", "-o", str(chosen))
+    start = ("--image", str(only(chosen)), "--set", "strength=0.6", "--seed", "3")
+    giornata("generate", "a blue star", *start, *shared, "-o", str(begun))
+
+    for folder in (chosen, begun):
+        assert repeated(giornata, folder) == only(folder).read_bytes(), folder.name

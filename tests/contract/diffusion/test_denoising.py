@@ -21,8 +21,8 @@ from tests.fixtures.drawing import (
 )
 
 from giornata.diffusion.base.models import BaseModel
-from giornata.diffusion.sampling.decoded import picture_of
 from giornata.diffusion.sampling.denoising import Denoiser
+from giornata.diffusion.sampling.picture_decoder import PictureDecoder
 from giornata.protocol.generation.samplers import SAMPLERS
 from giornata.protocol.generation.schedulers import all_schedulers
 
@@ -126,7 +126,7 @@ def test_a_finished_picture_equals_the_pipelines_picture(base: BaseModel) -> Non
 
     [latents] = finished(base, text_row(base, wanted))
 
-    assert picture_of(base, latents).tobytes() == theirs.tobytes()
+    assert PictureDecoder(base).picture(latents).tobytes() == theirs.tobytes()
 
 
 def test_rows_that_join_and_leave_are_as_they_would_be_alone(exact_base: BaseModel) -> None:

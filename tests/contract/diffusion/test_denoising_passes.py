@@ -28,8 +28,9 @@ from torch.nn import functional
 from giornata.diffusion.base.models import BaseModel
 from giornata.diffusion.encode.prompt_embeds import PromptEmbeds
 from giornata.diffusion.sampling import initial_latents
-from giornata.diffusion.sampling.decoded import control_of, mask_of, picture_of, spared
+from giornata.diffusion.sampling.decoded import control_of, mask_of, spared
 from giornata.diffusion.sampling.denoising import Denoiser
+from giornata.diffusion.sampling.picture_decoder import PictureDecoder
 from giornata.diffusion.sampling.row_schedule import RowSchedule
 from giornata.diffusion.sampling.rows import RowControl
 
@@ -185,7 +186,9 @@ def test_a_row_with_a_longer_prompt_is_within_a_level_of_itself_alone(base: Base
     for latents, text in zip(together, (short, twice), strict=True):
         row = text_row(base, wanted)
         row.text = text
-        levels = [np.asarray(picture_of(base, each)).astype(int) for each in (latents, finished(base, row)[0])]
+        levels = [
+            np.asarray(PictureDecoder(base).picture(each)).astype(int) for each in (latents, finished(base, row)[0])
+        ]
         assert np.abs(levels[0] - levels[1]).max() <= 1
 
 
@@ -193,8 +196,8 @@ def test_inpainting_keeps_bytes_outside_the_mask(base: BaseModel) -> None:
     [latents] = finished(base, inpainting_row(base, Wanted()))
     mask = mask_of(right_half(), width=SIDE_PX, height=SIDE_PX)
 
-    drawn = np.asarray(picture_of(base, latents))
-    result = np.asarray(spared(picture_of(base, latents), photo(), mask))
+    drawn = np.asarray(PictureDecoder(base).picture(latents))
+    result = np.asarray(spared(PictureDecoder(base).picture(latents), photo(), mask))
 
     half = SIDE_PX // 2
     assert (result[:, :half] == np.asarray(photo())[:, :half]).all()

@@ -81,3 +81,17 @@ def test_checkpoint_that_pictures_are_drawn_with_outlives_its_pruning(ctx, lease
     with ctx.store.begin() as tx:
         tx.checkpoints.delete(lease.job_id, [2])
     assert faults_of(ctx, f"{lease.job_id}@2") == ("", found)
+
+
+def test_job_that_trains_a_dora_is_refused_before_any_node_has_the_order(ctx):
+    told = {"giornata": json.dumps({"family": "sdxl", "step": 2})}
+    parts = ("lora_A.weight", "lora_B.weight", "lora_magnitude_vector")
+    move_in(ctx)
+    new_job(ctx, output_name="my-dog")
+    lease = claim(ctx)
+    progress(ctx, lease, step=2, committed=model_file({f"adapter.unet.a.{part}": (4, 4) for part in parts}, told))
+    said, found = faults_of(ctx, f"{lease.job_id}@2")
+    assert found is None
+    assert said.startswith(
+        "spec.lora: holds DoRA, which rows of a batch cannot have each for itself (train it as a plain LoRA)"
+    )

@@ -40,9 +40,13 @@ KNOWN = {
         ModelKind.LORA,
         SDXL,
     ),
-    "LoHa of text width 768": (
-        {"lora_unet_mid_block_attentions_0_transformer_blocks_0_attn2_to_k.hada_w1_b": (4, 768)},
-        {},
+    "LoKr with an update of rank 512": (
+        {
+            "lora_unet_mid_block_attentions_0_proj_in.lokr_w1": (16, 20),
+            "lora_unet_mid_block_attentions_0_proj_in.lokr_w2_a": (80, 32),
+            "lora_unet_mid_block_attentions_0_proj_in.lokr_w2_b": (32, 64),
+        },
+        {"ss_base_model_version": "sd_v1"},
         ModelKind.LORA,
         SD15,
     ),
@@ -91,6 +95,27 @@ REFUSED = {
     "SD 2 LoRA": ({"unet.x.attn2.to_k.lora_A.weight": (4, 1024)}, "Stable Diffusion 2"),
     "Flux LoRA": ({"lora_unet_double_blocks_0_img_attn_proj.lora_down.weight": (4, 8)}, "Flux"),
     "SD 3 checkpoint": ({"model.diffusion_model.joint_blocks.0.x": (1,)}, "Stable Diffusion 3"),
+    "kohya DoRA": ({**SDXL_LORA, "lora_unet_input_blocks_4_1_proj_in.dora_scale": (8, 1)}, "holds DoRA"),
+    "diffusers DoRA": (
+        {f"unet.x.attn2.to_k.{part}": (4, 2048) for part in ("lora_A.weight", "lora_magnitude_vector")},
+        "holds DoRA",
+    ),
+    "LoHa": ({"lora_unet_mid_block_attentions_0_proj_in.hada_w1_b": (4, 768)}, "holds LoHa"),
+    "LoRA of rank 513": (
+        {"lora_unet_mid_block_attentions_0_proj_in.lora_down.weight": (513, 768)},
+        "of rank 513 in lora_unet_mid_block_attentions_0_proj_in, and 512 is the most",
+    ),
+    "LoKr of whole factors": (
+        {
+            "lora_unet_mid_block_attentions_0_proj_in.lokr_w1": (16, 16),
+            "lora_unet_mid_block_attentions_0_proj_in.lokr_w2": (80, 48),
+        },
+        "of rank 768",
+    ),
+    "LoKr with a core": (
+        {f"lora_unet_conv_in.lokr_{part}": (4, 4, 3, 3) for part in ("w1", "t2")},
+        r"holds LoKr with a core",
+    ),
     "classifier": ({"layers.0.weight": (4, 8, 3)}, "unknown kind, such as layers.0.weight"),
     "empty file": ({}, "unknown kind, such as none"),
 }
@@ -101,6 +126,15 @@ def test_header_tells_kind_and_family(name):
     shapes, metadata, kind, family = KNOWN[name]
     facts = facts_of_model(read_header(model_file(shapes, metadata), where="x"), where="x")
     assert (facts.kind, facts.family) == (kind, family)
+
+
+def test_checkpoint_of_a_job_that_trains_a_dora_is_refused() -> None:
+    shapes = {f"adapter.unet.x.to_k.{part}": (4, 8) for part in ("lora_A.weight", "lora_magnitude_vector")}
+    header = read_header(model_file(shapes, {"giornata": json.dumps({"family": "sd15"})}), where="spec.loras.0")
+    with pytest.raises(InvalidInput) as refused:
+        facts_of_model(header, where="spec.loras.0")
+    (fault,) = refused.value.faults
+    assert (fault.where, fault.hint) == ("spec.loras.0", "train it as a plain LoRA")
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -1,6 +1,6 @@
 """Loads the frozen base model that adapters are trained on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,7 +28,7 @@ from giornata.diffusion.base.single_file import (
     load_single_file,
     sha256_faults,
 )
-from giornata.diffusion.families import Family
+from giornata.diffusion.families import SD15, Family
 from giornata.domain.errors import Fault, WorkloadFailed, in_short
 from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.specs import TrainSpec, model_key
@@ -45,7 +45,7 @@ class BaseModel:
     """A frozen base model: every module in eval mode, no parameter with a gradient.
 
     `key` is `giornata.protocol.specs.model_key` of the spec; `dtype` that of UNet and text encoders. The VAE's
-    own dtype is `vae.dtype` (see `vae_dtype`).
+    own dtype is `vae.dtype` (see `vae_dtype`). With `half_vae` nothing says that the VAE overflows in half precision.
     """
 
     family: Family
@@ -58,6 +58,7 @@ class BaseModel:
     key: str
     device: torch.device
     dtype: torch.dtype
+    half_vae: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +133,9 @@ def load_model(
         load = _parts_of_file if place.is_file() else _parts_of_folder
         parts = load(place, family, dtype, own_vae=vae is None, variant=source.variant, layouts=layouts)
         vae = parts.vae if vae is None else vae
-        return _frozen(source, family, parts, vae=vae, device=torch.device(device), dtype=dtype)
+        half_vae = family is SD15 or (place if vae_place is None else vae_place).is_file()
+        frozen = _frozen(source, family, parts, vae=vae, device=torch.device(device), dtype=dtype)
+        return replace(frozen, half_vae=half_vae)
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         if isinstance(error, RuntimeError) and _is_device_error(error):
             raise
@@ -150,6 +153,9 @@ def vae_dtype(vae_config: dict[str, Any], dtype: torch.dtype) -> torch.dtype:
     in bf16 jobs too: bf16 does not overflow, but keeps 8 bits of each number, and since a picture is encoded
     once per job the exact encoding costs next to nothing. A VAE that was fixed for half precision has
     `force_upcast` false and follows the job. With mixed_precision "no" `dtype` is fp32 anyway.
+
+    Where the config says nothing, as that of SD 1.5, and where there is none, as of a file, it is fp32 too. Pictures
+    are then decoded in half precision if that goes well (giornata.diffusion.sampling.picture_decoder).
     """
     return torch.float32 if vae_config.get("force_upcast", True) else dtype
 

@@ -22,20 +22,12 @@ from giornata.diffusion.files.export import family_of_checkpoint, read_adapter
 from giornata.diffusion.files.kohya_file import ALPHA, PARTS, kohya_layers, kohya_parts, split_name
 from giornata.diffusion.tensor_file import METADATA_KEY, read_tensors
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.generation.drawable_loras import OTHER_KINDS
 
 LoraNaming = Literal["kohya", "diffusers"]
 PREFIXES = ("unet.", "text_encoder.", "text_encoder_2.")
 HINT = "give a .safetensors file with a LoRA, of kohya's or diffusers' format, or a checkpoint of a job"
 TEXT_PARTS = {".lora_linear_layer.down.": ".lora_A.", ".lora_linear_layer.up.": ".lora_B."}
-OTHER_KINDS = {
-    "dora_scale": "DoRA",
-    "lora_magnitude_vector": "DoRA",
-    "lokr_": "LoKr",
-    "hada_w": "LoHa",
-    "lora_mid": "LoCon with a core (Tucker)",
-    "oft_": "OFT",
-}
-"""The kinds of tensors that are no factor of a plain LoRA, by a part of the tensor's name."""
 SHOWN = 3
 
 

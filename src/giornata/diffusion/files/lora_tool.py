@@ -34,7 +34,7 @@ from giornata.diffusion.files.lora_algebra import (
     merge,
     resize,
 )
-from giornata.diffusion.files.lora_file import OTHER_KINDS, LoraFile, read_lora
+from giornata.diffusion.files.lora_file import LoraFile, read_lora
 from giornata.diffusion.files.lora_rewrite import (
     DTYPES,
     facts_shown,
@@ -44,6 +44,7 @@ from giornata.diffusion.files.lora_rewrite import (
 )
 from giornata.diffusion.tensor_file import sha256_of_file
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.generation.drawable_loras import OTHER_KINDS
 
 A, B = ".lora_A.weight", ".lora_B.weight"
 SD15_NAMES = ("lora_te_", "lora_unet_down_blocks_", "lora_unet_mid_block_", "lora_unet_up_blocks_")

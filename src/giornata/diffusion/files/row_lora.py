@@ -1,8 +1,7 @@
 """Reads a LoRA file as what pictures are drawn with: factors for layers of one base model.
 
 Rows can have what is a low-rank update: LoRA of any naming that `giornata.diffusion.files.lora_file` reads, and LoKr
-whose update has a rank of MOST_RANK or less. The magnitudes of a DoRA depend on the whole weight of a layer, and a
-LoHa has a high rank: such files are refused.
+whose update has a rank of MOST_RANK or less. `giornata.domain.generation.drawable_loras` tells what is refused.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,14 +21,13 @@ from giornata.diffusion.encode.text_loras import TextLora
 from giornata.diffusion.families import FAMILIES, Family
 from giornata.diffusion.files.export import read_adapter
 from giornata.diffusion.files.lora_algebra import LoraFactors, Update
-from giornata.diffusion.files.lora_file import OTHER_KINDS, SHOWN, LoraFile, for_model, read_lora
+from giornata.diffusion.files.lora_file import SHOWN, LoraFile, for_model, read_lora
 from giornata.diffusion.files.lora_tool import updates_of
 from giornata.diffusion.files.textual_inversion import bundled_words, inversion_of
 from giornata.diffusion.tensor_file import sha256_of_file
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.generation.drawable_loras import MOST_RANK, kind_faults, rank_fault
 
-MOST_RANK = 512
-"""A higher rank than any LoRA is trained with, and than a batch should compute with."""
 NEGLIGIBLE = 1e-9
 """The share of the largest singular value below which one is rounding."""
 
@@ -52,7 +50,7 @@ def read_row_lora(path: Path, base: BaseModel, *, where: str | None = None) -> R
     where, sha256 = where or str(path), sha256_of_file(path)
     file = read_lora(path, where=where)
     layers = _layers(base)
-    faults = [*_family_faults(file, base, where), *_kind_faults(file, where)]
+    faults = [*_family_faults(file, base, where), *kind_faults((*file.tensors, *file.others), where=where)]
     updates: dict[str, Update] = {}
     if not faults:
         updates, faults = _updates(file, base, layers, where)
@@ -62,7 +60,7 @@ def read_row_lora(path: Path, base: BaseModel, *, where: str | None = None) -> R
         for name, update in updates.items():
             factors = _factors(update, layers[name].layer)
             found[name] = factors
-            faults += _rank_faults(name, factors, where)
+            faults += [rank_fault(name, factors.rank, where=where)] if factors.rank > MOST_RANK else []
     if faults:
         raise InvalidInput(faults)
     by_model = [
@@ -121,14 +119,6 @@ def _told_family(metadata: Mapping[str, str]) -> Family | None:
     )
 
 
-def _kind_faults(file: LoraFile, where: str) -> Iterator[Fault]:
-    keys = (*file.tensors, *file.others)
-    kinds = {kind for mark, kind in OTHER_KINDS.items() if mark != "lokr_" and any(mark in key for key in keys)}
-    if kinds:
-        message = f"holds {', '.join(sorted(kinds))}, which rows of a batch cannot have each for itself"
-        yield Fault(where=where, message=message, hint="train it as a plain LoRA")
-
-
 def _updates(
     file: LoraFile, base: BaseModel, layers: Mapping[str, _NamedLayer], where: str
 ) -> tuple[dict[str, Update], list[Fault]]:
@@ -175,12 +165,6 @@ def _without_points(size: tuple[int, ...]) -> tuple[int, ...]:
 
 def _times(size: tuple[int, ...]) -> str:
     return " x ".join(map(str, size))
-
-
-def _rank_faults(name: str, factors: LowRank, where: str) -> Iterator[Fault]:
-    if factors.rank > MOST_RANK:
-        message = f"has an update of rank {factors.rank} in {name}, and {MOST_RANK} is the most"
-        yield Fault(where=where, message=message, hint="make it smaller: giornata lora resize FILE --rank 64")
 
 
 def _factors(update: Update, layer: nn.Module) -> LowRank:

@@ -1,6 +1,6 @@
-"""Pictures to tensors and back: input pictures and masks as the VAE reads them, and latents as finished pictures.
+"""Pictures to tensors and back: input pictures and masks as the VAE reads them, and pixels as finished pictures.
 
-Shapes: C, h, w of the latents; H, W of the picture.
+Shapes: H, W of the picture.
 """
 
 from typing import Any
@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from diffusers.image_processor import VaeImageProcessor
 from PIL import Image
-
-from giornata.diffusion.base.models import BaseModel
 
 LARGE_SIDE_PX = 1280
 """A picture with a longer side is decoded in tiles."""
@@ -44,11 +42,8 @@ def let_large_be_tiled(vae: Any, *, side_px: int = LARGE_SIDE_PX) -> None:
     vae.tile_latent_min_size = side_px // 2 ** (len(vae.config.block_out_channels) - 1)
 
 
-@torch.no_grad()
-def picture_of(base: BaseModel, latents_1Chw: torch.Tensor) -> Image.Image:
-    """Decode latents to a picture of 8 bits. The VAE works in its own precision."""
-    scaled_1Chw = latents_1Chw.to(base.vae.dtype) / base.vae.config.scaling_factor
-    pixels_13HW = base.vae.decode(scaled_1Chw, return_dict=False)[0]
+def image_of(pixels_13HW: torch.Tensor) -> Image.Image:
+    """Return the picture of 8 bits of pixels in -1 … 1."""
     images: list[Image.Image] = _processor().postprocess(pixels_13HW.float(), output_type="pil")
     return images[0]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.generation.drawable_loras import shape_faults
 from giornata.domain.generation.model_header import ModelHeader
 
 
@@ -79,18 +80,26 @@ NEEDED_OF_A_BASE = {
 
 
 def facts_of_model(header: ModelHeader, *, where: str) -> ModelFacts:
-    """Return kind and family. Raises InvalidInput for a file of another kind or of another family."""
+    """Return kind and family. Raises InvalidInput for a file of another kind or of another family, and for a LoRA
+    that no node can draw with."""
     shapes = header.shapes
     if other := _other_family(shapes):
         raise _refused(where, f"is of the family {other}", f"only {FAMILIES_HERE} models can be used")
     for recognize in (_base, _controlnet, _lora, _embedding, _vae):
         found = recognize(header, where)
         if found is not None:
+            _refuse_undrawable(found, header, where)
             return found
     hint = "a base model, VAE, LoRA, textual inversion or ControlNet in one .safetensors file is taken"
     if "conv_in.weight" in shapes or any(name.startswith("down_blocks.") for name in shapes):
         hint = "this is one part of a folder in diffusers layout: name the whole model by its hub id"
     raise _refused(where, f"holds tensors of an unknown kind, such as {next(iter(shapes), 'none')}", hint)
+
+
+def _refuse_undrawable(found: ModelFacts, header: ModelHeader, where: str) -> None:
+    faults = list(shape_faults(header.shapes, where=where)) if found.kind is ModelKind.LORA else []
+    if faults:
+        raise InvalidInput(faults)
 
 
 def _base(header: ModelHeader, where: str) -> ModelFacts | None:

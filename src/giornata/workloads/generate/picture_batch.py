@@ -257,7 +257,8 @@ class PictureBatch:
 
 def _write(each: PictureInBatch, writer: ResultWriter[PictureInBatch]) -> None:
     stem = each.lease.start.directory / f"{each.picture.order_id}-{each.picture.number}"
-    writer.write(each, each.drawing.image, each.drawing.params, stem)
+    weights = each.drawing.weights if isinstance(each.drawing, PictureDrawing) else {}
+    writer.write(each, each.drawing.image, each.drawing.params, stem, weights=weights)
 
 
 def _slices(rows: Sequence[PictureInBatch], most: int) -> list[Sequence[PictureInBatch]]:

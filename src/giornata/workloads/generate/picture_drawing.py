@@ -13,12 +13,13 @@ import torch
 from PIL import Image
 
 from giornata.diffusion.base.model_folder import MASKED_CHANNELS
+from giornata.diffusion.base.weights_digest import tensors_digest
 from giornata.diffusion.encode.prompt_embeds import PromptEmbeds
 from giornata.diffusion.families import SDXL, SDXL_REFINER, Family
 from giornata.diffusion.families.sdxl import AESTHETIC_SCORE, NEGATIVE_AESTHETIC_SCORE
 from giornata.diffusion.files.row_lora import RowLora
 from giornata.diffusion.sampling import initial_latents
-from giornata.diffusion.sampling.decoded import control_of, mask_of, picture_of, pixels_of, spared
+from giornata.diffusion.sampling.decoded import control_of, mask_of, pixels_of, spared
 from giornata.diffusion.sampling.row_schedule import RowSchedule
 from giornata.diffusion.sampling.rows import DenoisingRow, RowControl, SizeCondition
 from giornata.domain.errors import Fault, WorkloadFailed
@@ -34,7 +35,8 @@ from giornata.workloads.generate.warm_models import WarmModels
 class PictureDrawing:
     """A picture at work. `row` is denoised by the UNet of `model`; `go_on` begins the next pass.
 
-    `flags` says what the safety checker found, once `image` was called.
+    `flags` says what the safety checker found, once `image` was called. `weights` are the digests of models that have
+    no sha256 of a file, by their place in the settings, once the picture is finished.
 
     Raises InvalidInput or WorkloadFailed while it is made, when the picture cannot be drawn.
     """
@@ -55,6 +57,7 @@ class PictureDrawing:
         if self._safety is not SafetyPolicy.OFF:
             models.safety.prepare(told)
         self.model = self._main = models.main(params, files, told)
+        self.weights = dict(self.model.digests)
         self.loras = self._loras()
         self._text = self._encoded()
         self._later: deque[Callable[[torch.Tensor], DenoisingRow]] = deque()
@@ -96,7 +99,7 @@ class PictureDrawing:
 
     def _decoded(self) -> Image.Image:
         """Decode the latents. What a mask spares has the bytes of the picture that it began with."""
-        drawn = picture_of(self._main.base, self.row.latents_1CHW)
+        drawn = self._main.decoder.picture(self.row.latents_1CHW)
         if self._original is None or self.params.mask is None:
             return drawn
         mask = mask_of(self._mask(self.params.mask, self._original), width=drawn.width, height=drawn.height)
@@ -142,6 +145,8 @@ class PictureDrawing:
         """Return the row of the refiner, which goes on where the base stopped. LoRAs and textual inversions are the
         base's alone."""
         self.model = self._models.refiner(refiner.model, self._files, self._told)
+        if "model" in self.model.digests:
+            self.weights["refiner.model"] = self.model.digests["model"]
         schedule = RowSchedule.after_share(
             self.model.scheduler(self.params.scheduler),
             self.params.num_inference_steps,
@@ -209,6 +214,7 @@ class PictureDrawing:
         for place, use in enumerate(self.params.controlnets):
             where = f"controlnets.{place}"
             net = self._models.controlnet(use, self._files, where=where)
+            self.weights |= {where: tensors_digest(net)} if use.sha256 is None else {}
             picture = self._models.control_pictures.of(use, self._files, self._told, where=where)
             pixels = control_of(picture, width=width, height=height).to(net.device, net.dtype)
             found.append(RowControl(model=net, image_13HW=pixels, weight=use.weight, start=use.start, end=use.end))

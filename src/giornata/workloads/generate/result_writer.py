@@ -56,16 +56,25 @@ class ResultWriter(Generic[W]):
         """Return True when no further picture should be given before one is written."""
         return len(self._under_way) >= MOST_UNWRITTEN
 
-    def write(self, what: W, image: Callable[[], Image.Image | None], params: LeasedParams, stem: Path) -> None:
+    def write(
+        self,
+        what: W,
+        image: Callable[[], Image.Image | None],
+        params: LeasedParams,
+        stem: Path,
+        *,
+        weights: Mapping[str, str],
+    ) -> None:
         """Decode a picture by `image` and write it to `stem` with the ending of its format, soon. Of None, which is
-        a blocked picture, nothing is written."""
+        a blocked picture, nothing is written. The file records the digests `weights`."""
         path = stem.with_name(stem.name + ENDINGS[params.image_format])
+        made_with = {**self._made_with, **{f"weights of {place}": digest for place, digest in weights.items()}}
 
         def make() -> bool:
             if (made := image()) is None:
                 return False
             aside = path.with_name(f".{path.name}")  # no reader sees half of a file
-            aside.write_bytes(picture_bytes(made, params, made_with=self._made_with))
+            aside.write_bytes(picture_bytes(made, params, made_with=made_with))
             aside.rename(path)
             return True
 

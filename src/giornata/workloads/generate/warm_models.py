@@ -6,7 +6,7 @@ Other bases that were drawn with may stay in host memory (`giornata.workloads.ge
 import copy
 import gc
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -21,11 +21,13 @@ from giornata.diffusion.base.hub import HubCache, HuggingFaceHub, arriving
 from giornata.diffusion.base.models import BaseModel, ModelLocation, load_model
 from giornata.diffusion.base.shared_weights import SharedWeights
 from giornata.diffusion.base.swap import can_swap, copied_base, swap_base
+from giornata.diffusion.base.weights_digest import base_sha256, tensors_digest
 from giornata.diffusion.encode.prompt_embeds import PromptEncoder, TextualInversion
 from giornata.diffusion.files.row_lora import RowLora, read_row_lora
 from giornata.diffusion.files.textual_inversion import read_textual_inversion
 from giornata.diffusion.sampling.attention import look_up_attention_once
 from giornata.diffusion.sampling.decoded import let_large_be_tiled
+from giornata.diffusion.sampling.picture_decoder import PictureDecoder
 from giornata.diffusion.sampling.row_schedule import make_scheduler
 from giornata.diffusion.tensor_file import read_tensors
 from giornata.domain.errors import Fault, WorkloadFailed
@@ -48,23 +50,27 @@ LORAS_READ = 64
 
 
 class DrawingModel:
-    """A base model with its prompt encoder and its places for LoRAs. More than `loras_on_device` LoRAs stay on the
-    device only while one batch needs them."""
+    """A base model with its prompt encoder, its decoder and its places for LoRAs. More than `loras_on_device` LoRAs
+    stay on the device only while one batch needs them. `digests` are those of `digests_of`."""
 
-    def __init__(self, base: BaseModel, *, loras_on_device: int = LORAS_ON_DEVICE) -> None:
+    def __init__(
+        self, base: BaseModel, *, digests: Mapping[str, str] | None = None, loras_on_device: int = LORAS_ON_DEVICE
+    ) -> None:
         let_large_be_tiled(base.vae)
         look_up_attention_once(base.unet)
-        self.base = base
+        self.base, self.digests = base, digests or {}
+        self.decoder = PictureDecoder(base)
         self.encoder = PromptEncoder(base)
         self.adapters = RowAdapters(base, capacity=loras_on_device)
         self._loras_on_device = loras_on_device
         self._loras: OrderedDict[str, RowLora] = OrderedDict()
         self._schedulers: dict[str, Any] = {}
 
-    def become(self, base: BaseModel) -> None:
+    def become(self, base: BaseModel, digests: Mapping[str, str]) -> None:
         """Take over the weights of another base in place; LoRAs and compiled kernels stay."""
-        self.base = swap_base(self.base, base)
+        self.base, self.digests = swap_base(self.base, base), digests
         let_large_be_tiled(self.base.vae)
+        self.decoder = PictureDecoder(self.base)
         self.encoder = PromptEncoder(self.base)
         self._schedulers.clear()
 
@@ -198,15 +204,17 @@ class WarmModels:
         """Return the model of `source`, in the modules of the one before if their shapes agree and no other model
         shares its weights. `uses` name its files."""
         other, is_kept = self._on_the_cpu(role, source, told, uses)
+        digests = digests_of(other, *uses)
         warm = self._models.get(role)
         if warm is not None and can_swap(warm.base, other) and not self._shared_weights.shares(role):
-            warm.become(other)
+            warm.become(other, digests)
         else:
             del warm
             self._models.pop(role, None)
             self._shared_weights.leave(role)
             self._collect()
-            self._models[role] = DrawingModel((copied_base if is_kept else _moved)(other, self.device))
+            base = (copied_base if is_kept else _moved)(other, self.device)
+            self._models[role] = DrawingModel(base, digests=digests)
         self._shared_weights.join(role, self._models[role].base)
         return self._models[role]
 
@@ -231,6 +239,17 @@ class WarmModels:
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def digests_of(base: BaseModel, model: ModelUse | None, vae: ModelUse | None = None) -> dict[str, str]:
+    """Return the digest of the weights of what is named without the sha256 of a file: `model`, with its VAE, and
+    `vae`. The base is as it was loaded. Each module is hashed once while it lives."""
+    found = {}
+    if model is not None and model.sha256 is None:
+        found["model"] = base_sha256(base)
+    if vae is not None and vae.sha256 is None:
+        found["vae"] = tensors_digest(base.vae)
+    return found
 
 
 def _moved(base: BaseModel, device: torch.device) -> BaseModel:

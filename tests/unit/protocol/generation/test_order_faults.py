@@ -82,6 +82,7 @@ def test_ten_thousand_pictures_are_taken() -> None:
         ({"quality": 50}, "spec.quality"),
         ({"image": SHA, "strength": 0.01}, "spec.strength"),
         ({"refiner": {"model": "r", "switch_at": 1}}, "spec.refiner.switch_at"),
+        ({"refiner": {"model": "r"}, "image": SHA}, "spec.refiner"),
         ({"high_resolution": {"width": 512, "height": 512}}, "spec.high_resolution"),
         ({"high_resolution": {"width": 2048, "height": 2048, "strength": 0.01}}, "spec.high_resolution.strength"),
         ({"high_resolution": {"width": 2048, "height": 2048}, "refiner": {"model": "r"}}, "spec.high_resolution"),

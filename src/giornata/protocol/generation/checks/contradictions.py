@@ -101,6 +101,8 @@ def _of_second_model_and_pass(params: PictureParams, where: str) -> Iterator[Fau
     if refiner is not None and not 0 < refiner.switch_at < 1:
         idle = "base" if refiner.switch_at == 0 else "refiner"
         yield fault("refiner.switch_at", f"leaves the {idle} no step", "choose a share between 0 and 1, such as 0.8")
+    if refiner is not None and params.image is not None:
+        yield fault("refiner", "conflicts with image", "a refiner goes on with pictures that are made of text")
     if second is None:
         return
     if refiner is not None:
