@@ -15,7 +15,7 @@
 # make mutants   plant bugs one by one and see that those schedules find each: minutes
 # make fuzz      many more requests at the HTTP API than `make test` draws (FUZZ_EXAMPLES a route and kind)
 # make tiny-shapes  pre-train the small SDXL that draws shapes, from nothing: under an hour on two cores (OUT=…)
-# make gpu       what a GPU shows, in parts that a second call does not repeat: 30 minutes at most (DEVICE=cpu rehearses it)
+# make gpu       what a GPU shows, in parts that a second call does not repeat: 25 minutes at most a call (DEVICE=cpu rehearses it)
 # make audit     ask pip-audit whether a pinned version has a known hole (AUDITED=FILE); fails where it could look nothing up
 # make odd-time  what depends on a clock or a locale, in two odd time zones
 # Each sets up .venv first.

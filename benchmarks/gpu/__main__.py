@@ -27,6 +27,7 @@ from benchmarks.gpu.record import DONE, FAILED, ROOT, Record, about
 from benchmarks.gpu.settings import Settings, settings_for
 
 PAGE = ROOT / "docs" / "benchmarks.md"
+MINUTES_ON_A_GPU = 25
 LEFT = 3
 """The exit status when parts are left."""
 WORDS = 4000
@@ -41,10 +42,14 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="default: build/gpu-DEVICE.json")
     parser.add_argument("--parts", nargs="+", choices=tuple(PARTS), default=list(PARTS), help="only these")
     parser.add_argument("--again", nargs="+", choices=tuple(PARTS), default=[], help="these though they are done")
-    parser.add_argument("--minutes", type=float, help="begin no part whose time limit ends later than this")
+    parser.add_argument(
+        "--minutes", type=float, help="begin no part whose time limit ends later than this (25 on a GPU)"
+    )
     parser.add_argument("--script", default="fetch", help="the example script: a path, fetch, or none")
     parser.add_argument("--render", action="store_true", help="only write the tables into docs/benchmarks.md")
     options = parser.parse_args(arguments)
+    if options.minutes is None and options.device == "cuda":
+        options.minutes = MINUTES_ON_A_GPU
     options.json = options.json or ROOT / "build" / f"gpu-{options.device}.json"
     return options
 

@@ -26,7 +26,7 @@ PARTS: Mapping[str, Part] = MappingProxyType(
         "drawing": Part(title="Pictures of SDXL, against the pipeline of diffusers", limit_s=300),
     }
 )
-"""All limits together are 30 minutes, and each fits into ten."""
+"""All limits together are 30 minutes; parts that take less leave room for the others in a call of 25."""
 
 ON_A_CPU = 3
 """A rehearsal on a CPU may take so many times a part's limit: it shares the machine with others."""

@@ -35,6 +35,12 @@ def play(path: Path, played: Played, *arguments: str, seconds: tuple[float, ...]
     return command.run(options, Record(path, CPU), played, lambda: next(times))
 
 
+def test_a_call_on_a_gpu_takes_25_minutes_at_most() -> None:
+    assert command.options_of([]).minutes == 25
+    assert command.options_of(["--minutes", "9"]).minutes == 9
+    assert command.options_of(["--device", "cpu"]).minutes is None
+
+
 def test_all_limits_together_are_thirty_minutes_and_each_fits_into_nine() -> None:
     assert sum(part.limit_s for part in PARTS.values()) <= 30 * 60
     assert max(part.limit_s for part in PARTS.values()) <= 9 * 60
