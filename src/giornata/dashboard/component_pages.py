@@ -6,9 +6,11 @@ from fastapi import Response
 from fastapi.responses import JSONResponse
 
 from giornata.control.jobs.reading.job_life import AuditedStretch, JobLife, SilentTime
+from giornata.dashboard.forms import number_in
 from giornata.dashboard.job_pages.timeline import TimelineSpan, draw_timeline
 from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import Visit, page
+from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.jobs.audits import AuditState
 from giornata.domain.jobs.job import JobState
 
@@ -39,8 +41,13 @@ def show(visit: Visit) -> Response:
 
 def show_metrics(visit: Visit) -> Response:
     """Send values for the chart of this page, in the form of a job's metrics."""
-    first = int(visit.query("after_step") or -1) + 1
-    points = [{"step": step, "values": {"loss": 0.05 + 0.1 / (1 + step / 20)}} for step in range(first, MOST_STEPS)]
+    after = number_in(visit.query("after_step") or "-1")
+    if after is None:
+        raise InvalidInput([Fault(where="after_step", message="is no whole number", hint="such as 100")])
+    points = [
+        {"step": step, "values": {"loss": 0.05 + 0.1 / (1 + step / 20)}}
+        for step in range(max(0, after + 1), MOST_STEPS)
+    ]
     return JSONResponse({"items": points, "next": None})
 
 

@@ -368,8 +368,15 @@ def test_the_gallery_finds_stars_tags_sends_and_deletes_chosen_pictures(studio: 
     assert f'value="{order_id} 0"' in marked
     assert ">best</span>" in marked
     assert "No picture is like this" in member.call("GET", f"{HERE}/gallery?tag=best&match=wolf").text
-    for day in ("since=today", "until=9999-12-31"):
-        assert "YYYY-MM-DD" in member.call("GET", f"{HERE}/gallery?{day}").text
+    for field, day in (("since", "today"), ("until", "9999-12-31")):
+        beside = member.call("GET", f"{HERE}/gallery?{field}={day}").text
+        assert re.search(rf'id="gallery-{field}" hx-swap-oob="true"(?s:.)*?id="{field}-fault">[^<]*{day}', beside)
+        assert beside.count('class="fault"') == 1
+    both = member.call("GET", f"{HERE}/gallery?since=x&until=y").text
+    assert [f'id="{name}-fault"' in both for name in ("since", "until")] == [True, True]
+    searched = member.call("GET", f"{HERE}/gallery?match=fox", headers={"HX-Trigger": "gallery-search"}).text
+    assert 'id="gallery-since" hx-swap-oob="true"' in searched, "a fault of the search before goes"
+    assert "hx-swap-oob" not in member.call("GET", f"{HERE}/gallery?match=fox").text
     sent = studio.post("member", "/gallery/download", chosen)
     with zipfile.ZipFile(io.BytesIO(sent.content)) as archive:
         assert [archive.read(name) for name in archive.namelist()] == [DRAWN]

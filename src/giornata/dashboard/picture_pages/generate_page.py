@@ -13,6 +13,7 @@ from giornata.control.jobs.reading.read_jobs import get_job, list_jobs
 from giornata.control.jobs.submission.order_models import bring_order_models
 from giornata.control.jobs.submission.submit import JobRequest, submit_each
 from giornata.control.storage import training_view
+from giornata.dashboard.forms import said_of
 from giornata.dashboard.job_pages.train_page import SHA256
 from giornata.dashboard.picture_pages.gallery_page import filters_of
 from giornata.dashboard.picture_pages.grid_pages import ROWS_OF_FORM, axes_of, axis_places, typed_axes
@@ -200,7 +201,7 @@ def _page(visit: Visit, typed: Mapping[str, Any], *, faults: Sequence[Fault] = (
         if place is None:
             others.append(fault)
         else:
-            beside.setdefault(place, fault.message + (f" ({fault.hint})" if fault.hint else ""))
+            beside.setdefault(place, said_of(fault))
     return render(
         visit,
         "generate.html",

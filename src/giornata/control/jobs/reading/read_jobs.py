@@ -117,7 +117,8 @@ def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:
         because = waiting_because(job, view, found, names=names, missing=missing)
         if job.kind in ORDER_KINDS and view.eligible_nodes:
             because = missing_models(tx, ctx, job.project_id, job.spec) or because
-    attempts = tx.job_reads.attempts([job_id], project_id=caller.project_id)
+    # The attempts of an order are leases of its pictures, which a reply counts instead.
+    attempts = () if job.kind in ORDER_KINDS else tx.job_reads.attempts([job_id], project_id=caller.project_id)
     reply = job_reply(
         job,
         attempts,
