@@ -4,8 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from giornata.control.jobs.submission.mask_faults import mask_fault
-from giornata.control.storage.inspect_blobs import Sides
+from giornata.control.jobs.submission.mask_faults import Sides, mask_fault
 from giornata.domain.errors import Fault
 from giornata.pictures.inspection import inspect
 
