@@ -16,7 +16,11 @@ from giornata.domain.jobs.job import JobState
 
 MOST_STEPS = 200
 BEGAN = datetime(2026, 1, 5, 8, tzinfo=UTC)
-TOKENS = ("plaster", "raised", "wet", "line", "ink", "soft", "terra", "ochre", "verdigris", "lapis", "sinopia")
+COLORS = ("plaster", "raised", "wet", "line", "ink", "soft", "on-pigment", "focus")
+PIGMENTS = ("terra", "ochre", "verdigris", "lapis", "sinopia", "violet", "umber")
+OTHERS = ("shadow", "radius", "gap", "serif", "sans", "mono")
+TOKENS = (*COLORS, *PIGMENTS, *OTHERS)
+EXAMPLES = (Fault(where="rank", message="is 0", hint="at least 1"), Fault(where="IMG_1.jpg", message="is cut off"))
 
 
 def show(visit: Visit) -> Response:
@@ -36,7 +40,9 @@ def show(visit: Visit) -> Response:
         audits=[AuditedStretch(from_step=1000, to_step=2000, state=AuditState.CONFIRMED, at=BEGAN + 5 * hour)],
     )
     timeline = draw_timeline(spans, life, began_at=BEGAN, until=BEGAN + 6 * hour)
-    return render(visit, "components_page.html", timeline=timeline, states=list(JobState), tokens=TOKENS)
+    return render(
+        visit, "components_page.html", timeline=timeline, states=list(JobState), tokens=TOKENS, examples=EXAMPLES
+    )
 
 
 def show_metrics(visit: Visit) -> Response:

@@ -94,7 +94,7 @@ def test_an_operator_pauses_resumes_and_scales_a_fleet(home: Furnished) -> None:
 
 def test_an_owner_makes_a_webhook_whose_secret_is_shown_once_and_deletes_it(home: Furnished) -> None:
     owner, path = browser_of(home.served, home.owner), f"{HERE}/settings/webhooks"
-    made = submitted(owner, path, {"target": "https://hooks.example/second", "format": "json"})
+    made = submitted(owner, path, {"target": "https://hooks.example/second", "format": "standard"})
     secret = re.search(r'<code class="secret">([^<]+)</code>', made.text)
     assert (made.status_code, secret is not None) == (200, True)
     new = [each for each in list_webhooks(home.served.ctx, OWNER, None, 50).items if each.id != home.webhook_id]
@@ -194,3 +194,6 @@ def test_a_finished_training_goes_on_for_so_many_steps(home: Furnished) -> None:
     job_id = re.findall(r"/jobs/(\w+)\?said=saved", answer.headers["location"])[0]
     new = get_job(home.served.ctx, OWNER, job_id)
     assert (new.id != home.done_job, new.spec["max_train_steps"], bool(new.spec["init_lora"])) == (True, 250, True)
+    page = browser_of(home.served, home.viewer).call("GET", f"{HERE}/jobs/{job_id}").text
+    origin = re.findall(r"It began with the weights of step (\d+) of <a href=\"([^\"]+)\"", page)
+    assert origin == [("350", f"{HERE}/jobs/{home.done_job}")]

@@ -26,6 +26,7 @@ from giornata.control.caller import Caller
 from giornata.control.jobs.submission.submit import submit
 from giornata.control.jobs.submission.submit_sweep import submit_sweep
 from giornata.control.pictures.settle_order import settle_orders
+from giornata.control.ports.model_registry import ModelRecord
 from giornata.control.storage.datasets import create_dataset
 from giornata.dashboard.app import POLICY
 from giornata.dashboard.rendering import STATIC
@@ -134,6 +135,19 @@ def test_another_project_gets_neither_pictures_nor_jobs_nor_sweeps(studio: Studi
     choice = stranger.call("GET", f"/dashboard/projects/{OTHER}/compare").text
     assert studio.sweep_id not in choice
     assert studio.house.done_job not in choice
+
+
+def test_the_field_of_the_base_model_offers_registered_bases_and_no_other_models(studio: Studio) -> None:
+    row = {"project_id": PROJECT, "sha256": None, "size_bytes": 1, "source": "hub", "reference": "some/base"}
+    row |= {"family": "sdxl", "pinned": False, "shared": False, "created_at_ms": 1, "used_at_ms": 1}
+    with studio.house.served.ctx.store.begin() as tx:
+        for name, kind in (("our <base>", "base"), ("our-vae", "vae")):
+            assert tx.models.add(ModelRecord(name=name, kind=kind, **row))
+    text = studio.browser("member").call("GET", f"{HERE}/generate").text
+    offered = re.findall(r'<datalist id="bases">(.*?)</datalist>', text)[0]
+    assert '<option value="our &lt;base&gt;">' in offered
+    assert "our-vae" not in offered
+    assert re.search(r'name="model"[^>]* list="bases"', text)
 
 
 def test_no_text_of_a_tenant_becomes_markup(studio: Studio) -> None:

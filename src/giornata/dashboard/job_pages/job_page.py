@@ -37,6 +37,7 @@ from giornata.web.error_status import status_of
 
 ACTIVE = frozenset({JobState.QUEUED, JobState.RUNNING, JobState.PAUSED})
 RETRYABLE = frozenset({JobState.FAILED, JobState.CANCELED, JobState.EXPIRED})
+SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 SHEET = re.compile(r"samples-(\d{8})\.png\Z", re.ASCII)
 LAST_SHEET = re.compile(r"(?:\A|-)samples\.png\Z", re.ASCII)
 SHOWN_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
@@ -253,12 +254,21 @@ def _page(
         spec="\n".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in job.spec.items()),
         result=json.dumps(job.result, indent=2, ensure_ascii=False) if job.result else "",
         attempts=job.attempts[-MOST_ATTEMPTS:],
+        origin=_origin(visit, job),
         may_continue=may and job.kind == "train" and job.state not in ACTIVE,
         may_write=may,
         refusal=refusal,
         faults=faults or {},
         typed=visit.form.typed(),
     )
+
+
+def _origin(visit: Visit, job: Job) -> tuple[str, int] | None:
+    """Return the job and the step with whose weights this one began."""
+    begun = job.spec.get("init_lora")
+    if not isinstance(begun, str) or SHA256.fullmatch(begun) is None:
+        return None
+    return job_outputs.read_origin(visit.ctx, visit.caller, begun)
 
 
 def _head(visit: Visit, job: Job) -> dict[str, Any]:

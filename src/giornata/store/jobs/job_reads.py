@@ -285,6 +285,12 @@ class JobReads(Queries, user_store.JobReads):
             query = query.where(checkpoints.c.step < below)
         return [record_of(CheckpointRecord, row) for row in self._connection.execute(query)]
 
+    def checkpoint_with(self, sha256: str, *, project_id: str) -> tuple[str, int] | None:
+        c = checkpoints.c
+        query = sa.select(c.job_id, c.step).where(c.project_id == project_id, c.sha256 == sha256)
+        row = self._connection.execute(query.order_by(c.created_at_ms, c.job_id).limit(1)).first()
+        return None if row is None else (row.job_id, row.step)
+
     def artifacts(
         self, job_id: str, *, project_id: str, after: str = "", limit: int | None = None
     ) -> list[ArtifactRecord]:

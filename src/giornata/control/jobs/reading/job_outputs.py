@@ -221,3 +221,12 @@ def read_metrics(ctx: Context, caller: Caller, job_id: str, after_step: int, lim
 def metric_point(row: MetricRecord) -> MetricPoint:
     """Return the reply's form of the metrics of a step."""
     return MetricPoint(step=row.step, attempt=row.attempt_number, at=instant(row.at_ms), values=row.values)
+
+
+def read_origin(ctx: Context, caller: Caller, sha256: str) -> tuple[str, int] | None:
+    """Return (job, step) of the checkpoint of the project that has these bytes, with which another job began; None
+    where it is deleted, or never was one. Raises Forbidden.
+    """
+    require_scope(caller, Scope.JOBS_READ)
+    with ctx.store.read() as tx:
+        return tx.job_reads.checkpoint_with(sha256, project_id=caller.project_id)

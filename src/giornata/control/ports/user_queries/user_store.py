@@ -250,6 +250,9 @@ class JobReads(Protocol):
     ) -> list[CheckpointRecord]:
         """Return the checkpoints that were not rejected, highest step first: of these steps, or below this one."""
 
+    def checkpoint_with(self, sha256: str, *, project_id: str) -> tuple[str, int] | None:
+        """Return (job, step) of the earliest checkpoint with these bytes; None where there is none any more."""
+
     def artifacts(
         self, job_id: str, *, project_id: str, after: str = "", limit: int | None = None
     ) -> list[ArtifactRecord]:
