@@ -164,6 +164,20 @@ def test_what_a_page_leaves_out_of_many_files_is_said_and_can_be_reached(crowded
         assert [each.replace("\u202f", ",") for each in seen] == expected, word
 
 
+def test_the_api_gives_the_same_parts_of_many_files_and_of_a_curve(crowded: Furnished) -> None:
+    browser, job = browser_of(crowded.served, crowded.viewer, PROJECT), f"/v1/jobs/{crowded.done_job}"
+    few = browser.call("GET", f"{job}/checkpoints?limit=2&below_step=1100").json()
+    assert ([each["step"] for each in few["items"]], few["next"]) == ([1099, 1098], "1098")
+    files = browser.call("GET", f"{job}/artifacts?limit=2&after=fox-samples-00001100.png").json()
+    assert [each["name"] for each in files["items"]] == [f"fox-samples-0000{step}.png" for step in (1101, 1102)]
+    assert files["next"] == "fox-samples-00001102.png"
+    assert browser.call("GET", f"{job}/checkpoints").json()["next"] is None
+    curve = browser.call("GET", f"{job}/metrics?points=10").json()
+    assert (len(curve["items"]) <= 10, curve["items"][-1]["step"], curve["every"]) == (True, 400, 100)
+    for wrong in ("metrics?points=9", "checkpoints?limit=0", "checkpoints?below_step=-1", "artifacts?limit=501"):
+        assert browser.call("GET", f"{job}/{wrong}").status_code in {400, 422}, wrong
+
+
 def test_the_counting_finds_statements_and_rows(crowded: Furnished) -> None:
     browser = browser_of(crowded.served, crowded.operator)
     path = pages_of(crowded)["jobs"]
