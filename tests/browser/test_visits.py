@@ -12,6 +12,7 @@ from giornata.control.attempts.ending.complete import complete
 from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.attempts.report import add_log_lines, put_metrics
 from giornata.protocol.node.work import CompleteAttempt, Heartbeat, LogLines, MetricBatch, StepMetrics
+from giornata.store import schema
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = getattr(sync_api, "expect", None)
@@ -135,6 +136,23 @@ def test_chosen_jobs_are_canceled_by_keyboard(house: Furnished, window: Callable
     page.keyboard.press("Enter")
     expect(page.get_by_role("status").filter(has_text="were canceled")).to_be_visible()
     expect(page.get_by_role("row", name=re.compile("grandmother"))).to_contain_text("canceled")
+
+
+def test_curves_of_a_long_job_reach_its_last_step_and_say_that_they_are_thinned(
+    museum: Furnished, window: Callable[..., Window]
+) -> None:
+    job_id, last = museum.hostile_job, 40_000
+    rows = [{"step": step, "values": {"loss": 1 / step}} for step in range(1_000, last + 1)]
+    with museum.served.ctx.store.begin() as tx:
+        common = {"job_id": job_id, "attempt_number": 1, "at_ms": 1}
+        tx.connection.execute(schema.metrics.insert(), [row | common for row in rows])  # type: ignore[attr-defined]
+    here = window(museum)
+    here.sign_in(museum.viewer)
+    here.go(pages_of(museum)["job-hostile"])
+    said = here.page.locator(".chart-said").first
+    expect(said).to_contain_text("loss 0.00002500 at step 40,000; one point for every 50 steps is drawn")
+    here.go(f"/dashboard/projects/{PROJECT}/compare?job={museum.done_job}&job={job_id}")
+    expect(here.page.locator(".chart-said")).to_contain_text("one point for up to 100 steps")
 
 
 def test_the_slider_of_samples_goes_by_keyboard(museum: Furnished, window: Callable[..., Window]) -> None:

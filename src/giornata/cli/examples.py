@@ -51,7 +51,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "sweep show": ("giornata sweep show SWEEP", "giornata sweep show my-dog --json"),
     "presets": ("giornata presets", "giornata presets --json"),
     "presets show": ("giornata presets show subject",),
-    "jobs": ("giornata jobs", "giornata jobs --state running --label team=art", "giornata jobs --search fox --json"),
+    "jobs": (
+        "giornata jobs",
+        "giornata jobs --state running --label team=art",
+        "giornata jobs --kind train --search fox --json",
+    ),
     "job": ("giornata job JOB", "giornata job JOB --json", "giornata job JOB --provenance"),
     "verify": (
         "giornata verify record.json --public-key KEY --lora ./my-lora.safetensors",

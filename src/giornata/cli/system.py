@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from giornata.pictures.inspection import PictureInspection, PictureLimits, inspect
+from giornata.pictures.previews import make_preview
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32, in lower case
 _TIME_DIGITS = 10
@@ -51,6 +52,10 @@ class SandboxedPictures:
     """Looks at pictures in a process of its own."""
 
     limits: PictureLimits
+
+    def preview(self, path: Path) -> bytes | None:
+        """Return a small JPEG of a picture that browsers do not show; None where it cannot be read."""
+        return make_preview(path, limits=self.limits)
 
     def inspect(self, files: Sequence[tuple[str, Path]]) -> Sequence[PictureInspection]:
         """One inspection for each (name, path), in order."""

@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Any
 
 from fastapi import Response
-from pydantic import ValidationError
 
 from giornata.control.access.permissions import require_root_admin
 from giornata.control.fleets import operator_actions
@@ -14,6 +13,7 @@ from giornata.control.fleets.nodes import drain_node, list_nodes, undrain_node
 from giornata.control.fleets.read_fleets import read_fleet
 from giornata.control.loops import LoopStatus
 from giornata.control.timestamps import instant
+from giornata.dashboard.forms import asked_of, whole_number
 from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import Visit, action, page, see
 from giornata.domain.errors import Conflict, FleetRefused
@@ -157,17 +157,10 @@ def resume(visit: Visit) -> Response:
 def scale(visit: Visit) -> Response:
     """Set the limits of a fleet; an empty field goes back to the settings."""
     require_root_admin(visit.caller)
-    wanted: dict[str, int | None] = {}
-    faults = {}
-    for name in ("min_nodes", "max_nodes"):
-        given = visit.form.get(name)
-        if given and not (given.isascii() and given.isdigit()):
-            faults[name] = "Type a whole number, or leave the field empty."
-        wanted[name] = int(given) if given and name not in faults else None
-    try:
-        asked = ScaleFleet(**wanted)
-    except ValidationError as error:
-        faults |= {str(each["loc"][0]): each["msg"] for each in error.errors()}
+    faults: dict[str, str] = {}
+    wanted = {name: whole_number(visit.form, name, faults) for name in ("min_nodes", "max_nodes")}
+    asked, more = asked_of(ScaleFleet, wanted)
+    faults |= more
     if faults:
         fleet = read_fleet(visit.ctx, visit.caller, visit.path("name"))
         return render(

@@ -1,6 +1,7 @@
 """Forms of pages: what was typed as a request, and the page again with the reason of a refusal."""
 
 from collections.abc import Callable, Mapping
+from decimal import Decimal, InvalidOperation
 from http import HTTPStatus
 from typing import Any
 
@@ -8,10 +9,12 @@ from fastapi import Response
 from pydantic import BaseModel, ValidationError
 
 from giornata.dashboard.visit import SubmittedForm, Visit, see
-from giornata.domain.errors import Conflict, GiornataError, InvalidInput
+from giornata.domain.billing.money import MICRO_USD
+from giornata.domain.errors import Conflict, Fault, GiornataError, InvalidInput
 from giornata.web.error_status import status_of
 
 LONGEST_NUMBER = 20
+MOST_DOLLARS = 10**9
 
 
 def asked_of(kind: type[BaseModel], given: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
@@ -25,11 +28,30 @@ def asked_of(kind: type[BaseModel], given: Mapping[str, Any]) -> tuple[Any, dict
 def whole_number(form: SubmittedForm, name: str, faults: dict[str, str]) -> int | None:
     """Return the number in this field, None for an empty one. A text that is none is noted in `faults`."""
     given = form.get(name)
-    digits = given.removeprefix("-")
-    if given and not (digits.isascii() and digits.isdigit() and len(digits) <= LONGEST_NUMBER):
+    number = number_in(given)
+    if given and number is None:
         faults[name] = "Type a whole number, or leave the field empty."
-        return None
-    return int(given) if given else None
+    return number
+
+
+def number_in(text: str) -> int | None:
+    """Return the whole number that a text is; None for every other text, and for one that is longer than any use."""
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) <= LONGEST_NUMBER else None
+
+
+def micro_usd_in(text: str) -> int:
+    """Return the dollars that a text names, in micro-dollars.
+
+    Raises ValueError for a text that is no number, and for an amount that is no use.
+    """
+    try:
+        dollars = Decimal(text)
+    except InvalidOperation:
+        raise ValueError(text) from None
+    if not dollars.is_finite() or not -MOST_DOLLARS <= dollars <= MOST_DOLLARS:
+        raise ValueError(text)
+    return round(dollars * MICRO_USD)
 
 
 def changed(visit: Visit, verb: Callable[[], Any], shown: Callable[..., Response], path: str, said: str) -> Response:
@@ -39,6 +61,11 @@ def changed(visit: Visit, verb: Callable[[], Any], shown: Callable[..., Response
     except (Conflict, InvalidInput) as error:
         return shown(visit, refusal=sentence_of(error))
     return see(visit.url(path, said=said))
+
+
+def said_of(fault: Fault) -> str:
+    """Return what stands beside the field of a fault."""
+    return fault.message + (f" ({fault.hint})" if fault.hint else "")
 
 
 def sentence_of(error: GiornataError) -> str:

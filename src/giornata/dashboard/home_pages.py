@@ -12,7 +12,9 @@ from urllib.parse import quote
 from fastapi import Response
 
 from giornata.control.fleets.operator_actions import list_machines
+from giornata.control.fleets.read_fleets import fleets_in_words
 from giornata.control.jobs.reading.read_jobs import list_jobs
+from giornata.control.jobs.reading.read_queue import read_oldest_waiting
 from giornata.control.monitoring import read_budgets, read_installation, read_last_day
 from giornata.control.ports.user_queries.money_store import FleetTime
 from giornata.dashboard.fleet_pages import loops_of
@@ -117,25 +119,29 @@ def show_installation(visit: Visit) -> Response:
     counts: Counter[str] = Counter()
     for (_, state), count in gauges.jobs.items():
         counts[state] += count
-    fleets = [
-        (
-            name,
-            gauges.fleet_desired.get(name, 0),
-            sum(n for (each, _), n in gauges.fleet_instances.items() if each == name),
-        )
-        for name in sorted({*gauges.fleet_desired, *(name for name, _ in gauges.fleet_instances)})
-    ]
     return render(
         visit,
         "installation.html",
         gauges=gauges,
         counts=counts,
-        fleets=fleets,
         quarantined=quarantined.items,
         budgets=read_budgets(visit.ctx, visit.caller),
         shown=SHOWN,
         waited_s=_waited_s(visit, gauges.oldest_queued_at_ms),
         time_bars=time_bars(gauges.fleet_time),
+    )
+
+
+def show_queue(visit: Visit) -> Response:
+    """Show the operator why the queue waits, and what the fleets have, which the first page loads by itself."""
+    oldest = read_oldest_waiting(visit.ctx, visit.caller)
+    return render(
+        visit,
+        "installation_queue.html",
+        oldest=oldest,
+        oldest_url=project_url(oldest.project_id, f"/jobs/{oldest.job_id}") if oldest else "",
+        fleets=fleets_in_words(visit.ctx, visit.caller),
+        shown=SHOWN,
     )
 
 
@@ -167,5 +173,6 @@ ROUTES = (
     page("/projects/{project_id}", show),
     page("/projects/{project_id}/ended", show_ended),
     page("/projects/{project_id}/installation", show_installation),
+    page("/projects/{project_id}/installation/queue", show_queue),
     page("/projects/{project_id}/installation/day", show_day),
 )

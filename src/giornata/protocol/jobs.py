@@ -279,6 +279,7 @@ class MetricPage(Reply):
 
     items: tuple[MetricPoint, ...]
     next: str | None = None
+    every: int = Field(1, description="With `points`: about every how-manyth step has a point.")
 
 
 class Checkpoint(Reply):
@@ -293,9 +294,10 @@ class Checkpoint(Reply):
 
 
 class CheckpointPage(Reply):
-    """`GET /v1/jobs/{id}/checkpoints`; highest step first."""
+    """`GET /v1/jobs/{id}/checkpoints`; highest step first. `next` is the last step when there are more."""
 
     items: tuple[Checkpoint, ...]
+    next: str | None = None
 
 
 class Artifact(Reply):
@@ -310,6 +312,7 @@ class Artifact(Reply):
 
 
 class ArtifactPage(Reply):
-    """The reply of `GET /v1/jobs/{id}/artifacts`: the job's artifacts."""
+    """`GET /v1/jobs/{id}/artifacts`: the job's artifacts by name. `next` is the last name when there are more."""
 
     items: tuple[Artifact, ...]
+    next: str | None = None

@@ -64,6 +64,9 @@ class CountedNames:
 class NoPictures:
     """Implements `giornata.control.ports.pictures.Pictures` without any uploaded picture."""
 
+    def preview(self, path: Path) -> bytes | None:
+        raise NotImplementedError(f"{path}: the simulator has no pictures")
+
     def inspect(self, files: Sequence[tuple[str, Path]]) -> Sequence[Inspection]:
         if files:
             raise NotImplementedError(f"{len(files)} pictures: the simulator has none")

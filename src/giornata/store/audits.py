@@ -84,10 +84,10 @@ class Audits(Queries, audit_store.Audits):
         values = {name: value for name, value in asdict(audit).items() if name in CHANGES}
         self._connection.execute(sa.update(audits).where(audits.c.id == audit.id).values(values))
 
-    def of_job(self, job_id: str) -> Sequence[ReplayAuditRow]:
-        query = sa.select(*_COLUMNS).where(audits.c.job_id == job_id)
-        found = self._connection.execute(query.order_by(audits.c.to_step, audits.c.created_at_ms, audits.c.id))
-        return [_audit(row) for row in found]
+    def of_job(self, job_id: str, *, latest: int | None = None) -> Sequence[ReplayAuditRow]:
+        order = (audits.c.to_step.desc(), audits.c.created_at_ms.desc(), audits.c.id.desc())
+        query = sa.select(*_COLUMNS).where(audits.c.job_id == job_id).order_by(*order).limit(latest)
+        return [_audit(row) for row in self._connection.execute(query)][::-1]
 
     def commits(self, job_id: str, *, limit: int) -> Sequence[CheckpointCommit]:
         mine = (events.c.job_id == job_id) & (events.c.type == EventType.CHECKPOINT_COMMITTED)

@@ -17,9 +17,11 @@ from giornata.store.schema import attempts, audits, fleets, instances, jobs, mac
 
 class GaugeQueries(Queries, ports.GaugeQueries):
     def now(self, *, seen_since_ms: int) -> Gauges:
+        oldest_id, oldest_project, oldest_at_ms = self._oldest_queued() or (None, None, None)
         return Gauges(
             jobs=self._jobs(),
-            oldest_queued_at_ms=self._oldest_queued_at_ms(),
+            oldest_queued_at_ms=oldest_at_ms,
+            oldest_queued=(oldest_id, oldest_project) if oldest_id and oldest_project else None,
             nodes=self._nodes(seen_since_ms),
             machines=self._machines(),
             quarantines=self._quarantines(),
@@ -72,10 +74,10 @@ class GaugeQueries(Queries, ports.GaugeQueries):
         query = sa.select(audits.c.state, sa.func.count()).group_by(audits.c.state)
         return {row.state: int(row[1]) for row in self._connection.execute(query)}
 
-    def _oldest_queued_at_ms(self) -> int | None:
-        query = sa.select(sa.func.min(jobs.c.created_at_ms)).where(FOR_ANYONE)
-        oldest: int | None = self._connection.scalar(query)
-        return oldest
+    def _oldest_queued(self) -> tuple[str, str, int] | None:
+        query = sa.select(jobs.c.id, jobs.c.project_id, jobs.c.created_at_ms).where(FOR_ANYONE)
+        row = self._connection.execute(query.order_by(jobs.c.created_at_ms, jobs.c.id).limit(1)).first()
+        return None if row is None else (row.id, row.project_id, row.created_at_ms)
 
     def _nodes(self, seen_since_ms: int) -> dict[NodeState, int]:
         works = sa.exists().where(attempts.c.node_id == nodes.c.id, attempts.c.ended_at_ms.is_(None))

@@ -57,6 +57,11 @@ def test_jobs_are_searched_for_a_text_of_their_name(run, job):
     assert run("jobs", "--search", "no such text", "--json").json["items"] == []
 
 
+def test_jobs_are_filtered_by_kind(run, job):
+    assert [each["id"] for each in run("jobs", "--kind", job.kind, "--json").json["items"]] == [job.id]
+    assert run("jobs", "--kind", "sweep", "--json").json["items"] == []
+
+
 BEFORE_A_SERVER = [
     (("jobs", "--label", "red", "--label", "=x"), {"--label"}),
     (("budget", "job_1", "much"), {"USD"}),

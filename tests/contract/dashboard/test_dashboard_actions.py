@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import httpx
@@ -163,6 +164,61 @@ def test_a_key_is_shown_once_and_never_reaches_further_than_its_maker(home: Furn
     assert post(member, f"{HERE}/settings/keys", {"name": "more", "scope": "admin"}).status_code == 404
     wrong = post(member, f"{HERE}/settings/keys", {"name": "x" * 200, "scope": "jobs:read", "days": "many"})
     assert wrong.status_code == 400
+
+
+ABSURD = ("9" * 5000, "1e999999999", "٣", "4.5", "-7", "999999999999")
+
+
+def test_an_absurd_number_is_a_fault_beside_its_field_and_stays_there(home: Furnished) -> None:
+    operator, default = browser_of(home.served, home.operator), "/dashboard/projects/default"
+    places = {
+        f"{HERE}/jobs/{home.done_job}/continue": "steps",
+        f"{HERE}/settings/keys": "days",
+        f"{default}/fleet/named/spot/scale": "min_nodes",
+    }
+    for (path, field), typed in product(places.items(), ABSURD):
+        refused = post(operator, path, {"name": "key", "scope": "jobs:read"} | {field: typed})
+        assert refused.status_code == 400, (path, typed[:20])
+        assert re.search(rf'id="[\w-]*{field}-fault"', refused.text), (path, typed[:20])
+        assert f'value="{typed}"' in refused.text, (path, typed[:20])
+        assert 'class="toast bad"' not in refused.text, (path, typed[:20])
+
+
+def test_an_absurd_amount_of_dollars_is_a_fault_beside_its_field(home: Furnished) -> None:
+    operator = browser_of(home.served, home.operator)
+    places = {
+        f"{HERE}/jobs/{home.running_job}/budget": "budget",
+        f"{HERE}/settings/budgets": "monthly_budget",
+        f"{HERE}/train": "budget",
+    }
+    for (path, field), typed in product(places.items(), ("9" * 5000, "1e999999999", "Infinity", "1e10")):
+        refused = post(operator, path, {field: typed})
+        assert (refused.status_code, f'id="{field}-fault"' in refused.text) == (400, True), (path, typed[:20])
+        assert f'value="{typed}"' in refused.text, (path, typed[:20])
+
+
+def test_a_continuation_has_the_fault_of_its_steps_beside_the_field_and_others_above(home: Furnished) -> None:
+    member, path = browser_of(home.served, home.member), f"{HERE}/jobs/{home.done_job}/continue"
+    beside = post(member, path, {"steps": "999999999"}).text
+    assert re.search(r'id="steps-fault">[^<]*1,?000,?000', beside)
+    assert 'class="toast bad"' not in beside
+    above = post(member, f"{HERE}/jobs/{home.running_job}/continue", {"steps": "10"})
+    assert (above.status_code, 'class="toast bad"' in above.text) == (409, True)
+
+
+def test_a_picture_with_an_absurd_number_is_no_choice(home: Furnished) -> None:
+    member = browser_of(home.served, home.member)
+    for number in ("9" * 5000, "x", "-"):
+        reply = post(member, f"{HERE}/gallery/star", {"picture": f"{home.grid_job} {number}"})
+        assert reply.headers["location"].endswith("said=no-picture-chosen#gallery")
+
+
+def test_the_chart_of_the_components_refuses_a_step_that_is_no_number(home: Furnished) -> None:
+    viewer = browser_of(home.served, home.viewer)
+    for after in ("x", "9" * 5000, "1.5"):
+        assert viewer.call("GET", f"/dashboard/ui/metrics?after_step={after}").status_code == 400
+    points = viewer.call("GET", "/dashboard/ui/metrics?after_step=197").json()["items"]
+    assert [each["step"] for each in points] == [198, 199]
 
 
 def test_the_last_owner_stays(home: Furnished) -> None:

@@ -19,6 +19,7 @@ WITHOUT_PROJECT = {
 """Routes that name no project: pages of the person, of the door, and of the package itself."""
 NOT_FOR_THE_OWNER = {
     *("/fleet/loops", "/fleet/machines", "/fleet/named/{name}", "/installation", "/installation/day"),
+    "/installation/queue",
     *("/compare/{job_id}", "/jobs/{job_id}/pretraining", "/orders/{job_id}/pictures/{number}"),
 }
 """Routes of operators, and of kinds of jobs that the one of `foreign_ids` is not."""

@@ -26,6 +26,7 @@ from giornata.control.caller import Caller
 from giornata.control.jobs.submission.submit import submit
 from giornata.control.jobs.submission.submit_sweep import submit_sweep
 from giornata.control.pictures.settle_order import settle_orders
+from giornata.control.ports.model_registry import ModelRecord
 from giornata.control.storage.datasets import create_dataset
 from giornata.dashboard.app import POLICY
 from giornata.dashboard.rendering import STATIC
@@ -134,6 +135,19 @@ def test_another_project_gets_neither_pictures_nor_jobs_nor_sweeps(studio: Studi
     choice = stranger.call("GET", f"/dashboard/projects/{OTHER}/compare").text
     assert studio.sweep_id not in choice
     assert studio.house.done_job not in choice
+
+
+def test_the_field_of_the_base_model_offers_registered_bases_and_no_other_models(studio: Studio) -> None:
+    row = {"project_id": PROJECT, "sha256": None, "size_bytes": 1, "source": "hub", "reference": "some/base"}
+    row |= {"family": "sdxl", "pinned": False, "shared": False, "created_at_ms": 1, "used_at_ms": 1}
+    with studio.house.served.ctx.store.begin() as tx:
+        for name, kind in (("our <base>", "base"), ("our-vae", "vae")):
+            assert tx.models.add(ModelRecord(name=name, kind=kind, **row))
+    text = studio.browser("member").call("GET", f"{HERE}/generate").text
+    offered = re.findall(r'<datalist id="bases">(.*?)</datalist>', text)[0]
+    assert '<option value="our &lt;base&gt;">' in offered
+    assert "our-vae" not in offered
+    assert re.search(r'name="model"[^>]* list="bases"', text)
 
 
 def test_no_text_of_a_tenant_becomes_markup(studio: Studio) -> None:
@@ -368,8 +382,15 @@ def test_the_gallery_finds_stars_tags_sends_and_deletes_chosen_pictures(studio: 
     assert f'value="{order_id} 0"' in marked
     assert ">best</span>" in marked
     assert "No picture is like this" in member.call("GET", f"{HERE}/gallery?tag=best&match=wolf").text
-    for day in ("since=today", "until=9999-12-31"):
-        assert "YYYY-MM-DD" in member.call("GET", f"{HERE}/gallery?{day}").text
+    for field, day in (("since", "today"), ("until", "9999-12-31")):
+        beside = member.call("GET", f"{HERE}/gallery?{field}={day}").text
+        assert re.search(rf'id="gallery-{field}" hx-swap-oob="true"(?s:.)*?id="{field}-fault">[^<]*{day}', beside)
+        assert beside.count('class="fault"') == 1
+    both = member.call("GET", f"{HERE}/gallery?since=x&until=y").text
+    assert [f'id="{name}-fault"' in both for name in ("since", "until")] == [True, True]
+    searched = member.call("GET", f"{HERE}/gallery?match=fox", headers={"HX-Trigger": "gallery-search"}).text
+    assert 'id="gallery-since" hx-swap-oob="true"' in searched, "a fault of the search before goes"
+    assert "hx-swap-oob" not in member.call("GET", f"{HERE}/gallery?match=fox").text
     sent = studio.post("member", "/gallery/download", chosen)
     with zipfile.ZipFile(io.BytesIO(sent.content)) as archive:
         assert [archive.read(name) for name in archive.namelist()] == [DRAWN]

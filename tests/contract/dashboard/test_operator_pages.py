@@ -3,14 +3,17 @@
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from html import escape
 from pathlib import Path
 
 from tests.fixtures.dashboard import HOUR_MS, PROJECT, DayClock, Furnished, furnished, pages_of
 from tests.fixtures.people import ROOT, browser_of
 
 from giornata.control.context import Context
+from giornata.control.jobs.reading.read_jobs import get_job
+from giornata.control.jobs.stop_job import cancel
 from giornata.control.loops import LoopStatus
-from giornata.control.monitoring import read_last_day
+from giornata.control.monitoring import read_gauges, read_last_day
 from giornata.control.projects.projects import create_project
 from giornata.control.projects.read_costs import read_costs
 from giornata.control.projects.set_budget import set_project_budget, settle_budgets
@@ -124,6 +127,29 @@ def test_an_operator_sees_the_use_of_billed_time_by_fleet_in_words_and_shares(tm
             f"{costs['local'].useful_s / costs['local'].billed_s:.1%}".replace("%", " %")
             in bars[names.index("local")]
         )
+
+
+def test_an_operator_reads_why_the_oldest_job_waits_and_what_is_wrong_with_fleets(tmp_path: Path) -> None:
+    with furnished(tmp_path) as house:
+        ctx, path = house.served.ctx, pages_of(house)["operator-queue"]
+        with ctx.store.begin() as tx:
+            tx.fleets.update("spot", trouble="the provider's <b>quota</b> is used up")
+            first, *_ = tx.fleets.instances("spot")
+            tx.fleets.put_instance(replace(first, trouble="no capacity in this region"))
+        operator = browser_of(house.served, house.operator)
+        text = operator.call("GET", path).text
+        assert f'href="/dashboard/projects/{PROJECT}/jobs/{house.waiting_job}"' in text
+        of_studio = replace(OPERATOR, project_id=PROJECT)
+        because = get_job(ctx, of_studio, house.waiting_job).waiting_because
+        assert because and f"<strong>It waits:</strong> {escape(because)}." in text
+        assert re.search(r">spot</a>: \d wanted, 3 there", text)
+        assert "the provider&#39;s &lt;b&gt;quota&lt;/b&gt; is used up" in text
+        fleet = operator.call("GET", pages_of(house)["operator-one-fleet"]).text
+        assert all("no capacity in this region" in each for each in (text, fleet)), "the words of the page Fleet"
+        assert f'hx-get="{path}"' in operator.call("GET", pages_of(house)["operator-home"]).text
+        cancel(ctx, of_studio, house.waiting_job)
+        ctx.memory.remember_gauges(read_gauges(ctx), at_ms=ctx.clock.now_ms())
+        assert "No job waits." in operator.call("GET", path).text
 
 
 def day_before(ctx: Context) -> datetime:

@@ -139,7 +139,7 @@ def test_every_limit_reaches_the_process(tmp_path: Path) -> None:
 def test_processor_time_is_limited_by_the_process_itself() -> None:
     code = """
         import time
-        from giornata.pictures.inspector.__main__ import allow_cpu
+        from giornata.pictures.inspector.process_limits import allow_cpu
         for picture in range(2):
             allow_cpu(1)
             end_s = time.process_time() + 0.7

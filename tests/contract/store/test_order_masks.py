@@ -23,6 +23,9 @@ class WrittenSizes:
 
     looks: list[str] = field(default_factory=list)
 
+    def preview(self, path: Path) -> bytes | None:
+        return None
+
     def inspect(self, files: Sequence[tuple[str, Path]]) -> Sequence[FinePicture]:
         self.looks += [name for name, _ in files]
         return [self._look(name, path.read_text()) for name, path in files]

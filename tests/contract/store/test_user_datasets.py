@@ -27,6 +27,9 @@ class PickyPictures:
     def __init__(self) -> None:
         self.seen: list[str] = []
 
+    def preview(self, path: Path) -> bytes | None:
+        return None
+
     def inspect(self, files: Sequence[tuple[str, Path]]) -> Sequence[FinePicture]:
         self.seen += [name for name, _ in files]
         return [self._one(name, path.read_bytes()) for name, path in files]

@@ -34,6 +34,7 @@ from giornata.control.jobs.reading.job_outputs import (
     read_logs,
     read_metrics,
 )
+from giornata.control.jobs.reading.read_curve import read_curve
 from giornata.control.jobs.reading.read_jobs import get_job, list_jobs
 from giornata.control.jobs.retry import retry
 from giornata.control.jobs.stop_job import cancel
@@ -55,6 +56,7 @@ VERBS: dict[str, Read] = {
     "events": lambda ctx, caller, job_id: read_events(ctx, caller, job_id, 0, 10),
     "logs": lambda ctx, caller, job_id: read_logs(ctx, caller, job_id, 0, 10),
     "metrics": lambda ctx, caller, job_id: read_metrics(ctx, caller, job_id, -1, 10),
+    "curve": lambda ctx, caller, job_id: read_curve(ctx, caller, job_id, after_step=-1, points=10),
     "checkpoints": read_checkpoints,
     "artifacts": read_artifacts,
 }

@@ -1,21 +1,30 @@
 """Routes of what a job leaves behind: events, logs, metrics, checkpoints, artifacts."""
 
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 
 from giornata.api.replies.event_stream import MEDIA_TYPE, Following
 from giornata.api.replies.openapi import USER_ITEM, refusals
 from giornata.api.requests.callers import Ctx, ReadLists, User
-from giornata.api.requests.lists import After, AfterStep, JobId, Limit
+from giornata.api.requests.lists import After, AfterName, AfterStep, BelowStep, FewOrAll, JobId, Limit
 from giornata.control.jobs.reading import job_outputs, provenance
 from giornata.control.jobs.reading.history_heads import HistoryPart
+from giornata.control.jobs.reading.read_curve import LEAST_POINTS, MOST_POINTS, read_curve
 from giornata.protocol.jobs import ArtifactPage, CheckpointPage, EventPage, LogPage, MetricPage
 from giornata.protocol.provenance import SignedProvenance
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["histories"])
 
+Points = Annotated[
+    int | None,
+    Query(
+        ge=LEAST_POINTS,
+        le=MOST_POINTS,
+        description="As many points at most, of steps all over the job; without `limit` and further pages.",
+    ),
+]
 STREAMED: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "A page; with `Accept: text/event-stream` a stream that ends after the job has.",
@@ -50,16 +59,34 @@ async def list_logs(
 
 @router.get("/metrics", responses=USER_ITEM, response_model=MetricPage)
 async def list_metrics(
-    *, ctx: Ctx, lists: ReadLists, caller: User, job_id: JobId, after_step: AfterStep = -1, limit: Limit = 500
+    *,
+    ctx: Ctx,
+    lists: ReadLists,
+    caller: User,
+    job_id: JobId,
+    after_step: AfterStep = -1,
+    limit: Limit = 500,
+    points: Points = None,
 ) -> Response:
-    """Return the job's metrics, by ascending steps."""
+    """Return the job's metrics, by ascending steps; with `points` those of a curve, the last step among them."""
+    if points is not None:
+        return await lists.page(read_curve, ctx, caller, job_id, after_step=after_step, points=points)
     return await lists.page(job_outputs.read_metrics, ctx, caller, job_id, after_step=after_step, limit=limit)
 
 
 @router.get("/checkpoints", responses=USER_ITEM, response_model=CheckpointPage)
-async def list_checkpoints(ctx: Ctx, lists: ReadLists, caller: User, job_id: JobId) -> Response:
+async def list_checkpoints(
+    *,
+    ctx: Ctx,
+    lists: ReadLists,
+    caller: User,
+    job_id: JobId,
+    below_step: BelowStep = None,
+    limit: FewOrAll = None,
+) -> Response:
     """Return committed checkpoints with URLs to fetch them, highest step first."""
-    return await lists.page(job_outputs.read_checkpoints, ctx, caller, job_id)
+    read = job_outputs.read_checkpoints
+    return await lists.page(read, ctx, caller, job_id, below_step=below_step, limit=limit)
 
 
 @router.get("/provenance", responses=refusals(401, 403, 404, 422))
@@ -69,6 +96,8 @@ def get_provenance(ctx: Ctx, caller: User, job_id: JobId) -> SignedProvenance:
 
 
 @router.get("/artifacts", responses=USER_ITEM, response_model=ArtifactPage)
-async def list_artifacts(ctx: Ctx, lists: ReadLists, caller: User, job_id: JobId) -> Response:
-    """Return results with URLs to fetch them."""
-    return await lists.page(job_outputs.read_artifacts, ctx, caller, job_id)
+async def list_artifacts(
+    *, ctx: Ctx, lists: ReadLists, caller: User, job_id: JobId, after: AfterName = "", limit: FewOrAll = None
+) -> Response:
+    """Return results with URLs to fetch them, by name."""
+    return await lists.page(job_outputs.read_artifacts, ctx, caller, job_id, after=after, limit=limit)

@@ -41,6 +41,9 @@ def list_jobs(
     label: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only jobs with this label; may be repeated.")
     ] = None,
+    kind: Annotated[
+        str | None, typer.Option(metavar="KIND", help="Only jobs of this kind, such as train, generate or sweep.")
+    ] = None,
     search: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only jobs with this text in their name, of any case.")
     ] = None,
@@ -53,11 +56,13 @@ def list_jobs(
         with connect(settings_of(context)) as client:
             # The table shows neither specs nor results; the JSON output has the whole jobs.
             parts = tuple(JobPart) if as_json else ()
-            found = client.jobs(states=state or (), labels=labels, search=search or None, include=parts)
+            found = client.jobs(
+                states=state or (), labels=labels, kind=kind or None, search=search or None, include=parts
+            )
             jobs = [job for job, _ in zip(found, range(limit), strict=False)]
         if jobs or not out.live:
             _table(jobs, out)
-        elif state or label or search:
+        elif state or label or kind or search:
             out.hint("No job is like this.")
         else:
             out.hint("No jobs yet. Start one with:")

@@ -1,7 +1,8 @@
 """Read fleets as an operator sees them: what was decided and why, and what the provider has."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from giornata.control.access.permissions import require_root_admin
@@ -10,6 +11,7 @@ from giornata.control.context import Context
 from giornata.control.fleet_views import NodesOn, called, scaling_of
 from giornata.control.fleets.provider_backoff import wants_quiet
 from giornata.control.fleets.reconcile import unconfigured
+from giornata.control.monitoring import read_installation
 from giornata.control.ports.fleet import Renews
 from giornata.control.ports.node_queries.fleet_store import FleetNode, FleetRow, InstanceRow
 from giornata.control.ports.store import Transaction
@@ -30,6 +32,17 @@ MOST_SAID = 3
 MOST_PRICES = 50
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetInWords:
+    """A fleet in a line: nodes wanted and there, and what is wrong."""
+
+    name: str
+    desired: int
+    there: int
+    paused: bool
+    troubles: Sequence[str]
+
+
 def list_fleets(ctx: Context, caller: Caller) -> FleetPage:
     """Return all fleets, also those that are configured no more and have instances still. Raises Forbidden."""
     require_root_admin(caller)
@@ -48,6 +61,39 @@ def read_fleet(ctx: Context, caller: Caller, name: str) -> Fleet:
                 changes = tuple(FleetPrice(at=instant(at_ms), micro_usd_per_hour=price) for at_ms, price in prices)
                 return _fleet(tx, ctx, row).model_copy(update={"price_changes": changes})
     raise NotFound(f"there is no fleet {name}")
+
+
+def fleets_in_words(ctx: Context, caller: Caller) -> Sequence[FleetInWords]:
+    """Return of each fleet what is wanted, what is there, and what is wrong, in the words of `list_fleets`.
+
+    However many instances there are, few rows are read; they are counted as of some seconds ago. Raises Forbidden,
+    Unavailable.
+    """
+    gauges = read_installation(ctx, caller)
+    there: Counter[str] = Counter()
+    for (name, _), count in gauges.fleet_instances.items():
+        there[name] += count
+    with ctx.store.read() as tx:
+        rows, counted = tx.fleets.all(), defaultdict[str, Counter[str]](Counter)
+        for name, trouble, count in tx.fleets.troubles():
+            counted[name][trouble] = count
+    return [
+        FleetInWords(
+            name=row.name,
+            desired=row.desired,
+            there=there[row.name],
+            paused=row.paused_at_ms is not None,
+            troubles=tuple(
+                filter(None, [row.trouble or row.unlisted, _words_of(row, counted[row.name]), _stopped(row)])
+            ),
+        )
+        for row in sorted(rows, key=lambda each: each.name)
+        if row.name in ctx.fleets or there[row.name]
+    ]
+
+
+def _stopped(row: FleetRow) -> str:
+    return FleetPlan.model_validate(row.plan or {}).stopped
 
 
 def _rows(tx: Transaction, ctx: Context) -> Sequence[FleetRow]:
@@ -106,7 +152,10 @@ def _instant(at_ms: int | None) -> datetime | None:
 
 def _shortage(row: FleetRow, instances: Sequence[InstanceRow]) -> str:
     """Return the provider's words on the fleet and on instances that wait, or end again and again."""
-    counted = Counter(each.trouble for each in instances if each.trouble)
+    return _words_of(row, Counter(each.trouble for each in instances if each.trouble))
+
+
+def _words_of(row: FleetRow, counted: "Counter[str]") -> str:
     said = [
         f"{count} times: {trouble}" if count > 1 else trouble for trouble, count in counted.most_common(MOST_SAID)
     ]

@@ -47,7 +47,7 @@ def continue_training(
     require_scope(caller, Scope.JOBS_WRITE)
     with ctx.store.read() as tx:
         old = own_job(tx, caller, job_id)
-        checkpoints = tx.job_reads.checkpoints(job_id, project_id=caller.project_id)
+        checkpoints = tx.job_reads.checkpoints(job_id, project_id=caller.project_id, limit=1)
     if old.state not in TERMINAL:
         hint = RAISE_ITS_BUDGET if old.state == JobState.PAUSED else "wait for its end, or cancel it"
         raise IllegalTransition(f"a job that is {old.state} cannot be continued; {hint}")

@@ -38,5 +38,8 @@ class Inspection(Protocol):
 class Pictures(Protocol):
     """Reads untrusted bytes where they can do no harm."""
 
+    def preview(self, path: Path) -> bytes | None:
+        """Return a small JPEG of a picture that browsers do not show; None where it cannot be read."""
+
     def inspect(self, files: Sequence[tuple[str, Path]]) -> Sequence[Inspection]:
         """Return one inspection for each (name, path), in order. Whatever a picture does, the others get theirs."""

@@ -3,7 +3,7 @@
 import hashlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,17 @@ from giornata.protocol.uploads import DatasetItem
 BATCH = 16  # pictures that lie on the server's disk at one time
 UPLOAD_AGAIN = "upload it again, and complete the upload"
 
-Sides = tuple[int, int]
-"""Width and height of a picture as a viewer shows it, in pixels."""
+TURNED = "turned as its EXIF orientation says"
+"""The inspector's note on a picture whose pixels lie otherwise than a viewer shows them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPicture:
+    """Width and height of a picture as a viewer shows it, in pixels, and whether its orientation turns it."""
+
+    width: int
+    height: int
+    is_turned: bool
 
 
 def inspect_blobs(
@@ -48,15 +57,17 @@ def inspect_blobs(
     )
 
 
-def picture_sides(ctx: Context, project_id: str, blobs: Mapping[str, BlobRecord]) -> Mapping[str, Sides | Fault]:
-    """Return the sides of each picture by its sha256, or the fault that keeps it from being shown.
+def see_pictures(ctx: Context, project_id: str, blobs: Mapping[str, BlobRecord]) -> Mapping[str, SeenPicture | Fault]:
+    """Return how each picture is seen by its sha256, or the fault that keeps it from being shown.
 
     A picture that no dataset would take may well be shown. One that is larger than a picture may be is left out.
     """
     there = [blob for blob in blobs.values() if blob.size_bytes <= ctx.policy.max_picture_bytes]
     new = [blob for blob in there if blob.inspection is None]
-    found: dict[str, Sides | Fault] = {
-        blob.sha256: (blob.inspection["width"], blob.inspection["height"])
+    found: dict[str, SeenPicture | Fault] = {
+        blob.sha256: SeenPicture(
+            blob.inspection["width"], blob.inspection["height"], TURNED in blob.inspection["notes"]
+        )
         for blob in there
         if blob.inspection is not None
     }
@@ -64,10 +75,17 @@ def picture_sides(ctx: Context, project_id: str, blobs: Mapping[str, BlobRecord]
         if inspection is None:
             found[blob.sha256] = _lost(blob)
         elif inspection.width is not None and inspection.height is not None:
-            found[blob.sha256] = (inspection.width, inspection.height)
+            found[blob.sha256] = SeenPicture(inspection.width, inspection.height, TURNED in inspection.notes)
         elif inspection.faults:
             found[blob.sha256] = inspection.faults[0]
     return found
+
+
+def preview_of(ctx: Context, blob: BlobRecord) -> bytes | None:
+    """Return a small JPEG of a picture that browsers do not show; None where it cannot be made."""
+    with tempfile.TemporaryDirectory(prefix="giornata-preview-") as directory:
+        path = _fetch(ctx, blob, Path(directory))
+        return None if path is None else ctx.pictures.preview(path)
 
 
 def _lost(blob: BlobRecord) -> Fault:

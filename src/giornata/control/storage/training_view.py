@@ -1,23 +1,29 @@
 """Show pictures as they will be trained, before anything is submitted: size, crop, and how much they are enlarged."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from giornata.control.access.permissions import require_scope
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.control.storage.inspect_blobs import picture_sides
+from giornata.control.storage.inspect_blobs import SeenPicture, preview_of, see_pictures
 from giornata.domain.errors import BlobMissing, Fault, NotFound, TooLarge
 from giornata.domain.files.buckets import bucket_sizes, target_size
 from giornata.protocol.project.admin import Scope
 from giornata.protocol.specs import TrainSpec
 
-SIGNATURES: Mapping[bytes, str] = {
-    b"\x89PNG\r\n\x1a\n": "image/png",
-    b"\xff\xd8\xff": "image/jpeg",
-    b"RIFF": "image/webp",
+SIGNATURES: Mapping[tuple[int, bytes], str] = {
+    (0, b"\x89PNG\r\n\x1a\n"): "image/png",
+    (0, b"\xff\xd8\xff"): "image/jpeg",
+    (0, b"RIFF"): "image/webp",
+    (0, b"GIF8"): "image/gif",
+    (0, b"BM"): "image/bmp",
+    (4, b"ftypavif"): "image/avif",
+    (4, b"ftypavis"): "image/avif",
 }
-"""The first bytes of the image formats that every browser shows, with their media types."""
+"""Bytes at an offset of files that every browser shows, with their media types."""
+CONVERTED = ((4, b"ftyp"), (0, b"II*\0"), (0, b"MM\0*"))
+"""Bytes at an offset of HEIC and TIFF files, which browsers do not show. A JPEG stands for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +31,13 @@ class TrainedView:
     """The size and the crop of a trained picture. Sizes are (width, height) in pixels, as a viewer shows the picture.
 
     `crop` is the part that is trained where crops are centered: left, top, width, height in pixels of the picture.
+    `is_turned`: the EXIF orientation turns the picture, or mirrors it.
     `scale` is the factor by which the picture is enlarged. Both are of no meaning with a fault.
     """
 
     sha256: str
     size: tuple[int, int] = (0, 0)
+    is_turned: bool = False
     trained: tuple[int, int] = (0, 0)
     crop: tuple[int, int, int, int] = (0, 0, 0, 0)
     scale: float = 1.0
@@ -44,20 +52,19 @@ def view_pictures(ctx: Context, caller: Caller, sha256s: Sequence[str], spec: Tr
     require_scope(caller, Scope.DATASETS)
     with ctx.store.read() as tx:
         blobs = tx.uploads.blobs(caller.project_id, sorted(set(sha256s)))
-    sides = picture_sides(ctx, caller.project_id, blobs)
-    return list(_views(sha256s, sides, spec))
+    seen = see_pictures(ctx, caller.project_id, blobs)
+    return list(_views(sha256s, seen, spec))
 
 
-def _views(
-    sha256s: Iterable[str], sides: Mapping[str, tuple[int, int] | Fault], spec: TrainSpec
-) -> Iterable[TrainedView]:
+def _views(sha256s: Iterable[str], seen: Mapping[str, SeenPicture | Fault], spec: TrainSpec) -> Iterable[TrainedView]:
     missing = "its bytes are not there, or it is larger than a picture may be"
     for sha256 in sha256s:
-        found = sides.get(sha256, Fault(where=sha256, message=missing, hint="upload it again"))
+        found = seen.get(sha256, Fault(where=sha256, message=missing, hint="upload it again"))
         if isinstance(found, Fault):
             yield TrainedView(sha256=sha256, fault=found)
         else:
-            yield trained_view(sha256, found, spec)
+            view = trained_view(sha256, (found.width, found.height), spec)
+            yield replace(view, is_turned=found.is_turned)
 
 
 def trained_view(sha256: str, size: tuple[int, int], spec: TrainSpec) -> TrainedView:
@@ -78,8 +85,9 @@ def trained_view(sha256: str, size: tuple[int, int], spec: TrainSpec) -> Trained
 
 
 def read_picture(ctx: Context, caller: Caller, sha256: str, *, most_bytes: int) -> tuple[str, bytes]:
-    """Return the media type and the bytes of an uploaded picture that a browser shows. Raises Forbidden, NotFound,
-    TooLarge, and what storage raises.
+    """Return the media type and the bytes of an uploaded picture, or of a JPEG of one that browsers do not show.
+
+    Raises Forbidden, NotFound, TooLarge, Unavailable, and what storage raises.
     """
     require_scope(caller, Scope.DATASETS)
     with ctx.store.read() as tx:
@@ -92,7 +100,11 @@ def read_picture(ctx: Context, caller: Caller, sha256: str, *, most_bytes: int) 
         content = b"".join(ctx.blobs.read(blob.key))
     except BlobMissing:
         raise NotFound(f"there is no picture {sha256[:16]}") from None
-    for begin, media_type in SIGNATURES.items():
-        if content.startswith(begin):
+    for (at, sign), media_type in SIGNATURES.items():
+        if content.startswith(sign, at):
             return media_type, content
+    if any(content.startswith(sign, at) for at, sign in CONVERTED):
+        preview = preview_of(ctx, blob)
+        if preview is not None:
+            return "image/jpeg", preview
     raise NotFound(f"{sha256[:16]} is no picture that a browser shows")

@@ -5,10 +5,10 @@ The page itself reads the job. Its parts (pictures, files) are loaded by themsel
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any
 
 from fastapi import Response
@@ -16,17 +16,17 @@ from fastapi import Response
 from giornata.control.end_of_life.delete_job import delete_job
 from giornata.control.jobs.reading import job_outputs
 from giornata.control.jobs.reading.job_life import read_life
-from giornata.control.jobs.reading.provenance import read_provenance
+from giornata.control.jobs.reading.provenance import read_audits, read_provenance
 from giornata.control.jobs.reading.read_jobs import get_job
 from giornata.control.jobs.reading.read_pretraining import read_pretraining
 from giornata.control.jobs.retry import continue_training, retry
 from giornata.control.jobs.stop_job import cancel
 from giornata.control.projects.set_budget import change_job
+from giornata.dashboard.forms import micro_usd_in, number_in, said_of
 from giornata.dashboard.job_pages.timeline import Timeline, TimelineSpan, draw_timeline
 from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import Visit, action, page, see
 from giornata.dashboard.words import duration, plural
-from giornata.domain.billing.money import MICRO_USD
 from giornata.domain.errors import Conflict, GiornataError, IllegalTransition, InvalidInput, NotFound
 from giornata.domain.generation.picture import ORDER_KINDS
 from giornata.domain.jobs.job import JobState
@@ -37,12 +37,16 @@ from giornata.web.error_status import status_of
 
 ACTIVE = frozenset({JobState.QUEUED, JobState.RUNNING, JobState.PAUSED})
 RETRYABLE = frozenset({JobState.FAILED, JobState.CANCELED, JobState.EXPIRED})
+SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 SHEET = re.compile(r"samples-(\d{8})\.png\Z", re.ASCII)
 LAST_SHEET = re.compile(r"(?:\A|-)samples\.png\Z", re.ASCII)
 SHOWN_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
 MOST_PICTURE_BYTES = 32 * 2**20
 MOST_SHEETS = 60
 MOST_ATTEMPTS = 50
+MOST_RESULTS, MOST_CHECKPOINTS, MOST_AUDITS = 60, 30, 60
+NEWEST_OF = 4
+"""Sheets among which the newest is sought; a file that no browser shows may be called as one."""
 
 
 def show(visit: Visit) -> Response:
@@ -58,12 +62,23 @@ def show_head(visit: Visit) -> Response:
 
 def show_pictures(visit: Visit) -> Response:
     """Show the sample sheets by step, which the page loads by itself."""
-    found = job_outputs.read_artifacts(visit.ctx, visit.caller, visit.path("job_id"))
-    sheets = _sheets(visit, found.items)
     job_id = visit.path("job_id")
-    steps = {str(each.step) for each in job_outputs.read_checkpoints(visit.ctx, visit.caller, job_id).items}
-    drawn = [label for label, _ in sheets if label in steps or label == "end"]
-    return render(visit, "job_pictures.html", rows=sheets, job_id=job_id, steps=steps, drawn=drawn)
+    found = job_outputs.read_sheets(visit.ctx, visit.caller, job_id, limit=MOST_SHEETS)
+    sheets = _sheets(visit, found.items)
+    labels = [label for label, _ in sheets]
+    wanted = [int(label) for label in labels if label != "end"]
+    of_sheets = job_outputs.read_checkpoints_at(visit.ctx, visit.caller, job_id, wanted).items if wanted else ()
+    steps = {str(each.step) for each in of_sheets}
+    drawn = [label for label in labels if label in steps or label == "end"]
+    return render(
+        visit,
+        "job_pictures.html",
+        job_id=job_id,
+        rows=sheets,
+        steps=steps,
+        drawn=drawn,
+        has_earlier=found.next is not None,
+    )
 
 
 def show_timeline(visit: Visit) -> Response:
@@ -74,30 +89,49 @@ def show_timeline(visit: Visit) -> Response:
 
 def show_newest(visit: Visit) -> Response:
     """Show the newest sample sheet of a job, for the first page."""
-    found = job_outputs.read_artifacts(visit.ctx, visit.caller, visit.path("job_id"))
+    found = job_outputs.read_sheets(visit.ctx, visit.caller, visit.path("job_id"), limit=NEWEST_OF)
     sheets = _sheets(visit, found.items)
     return render(visit, "job_newest.html", sheet=sheets[-1] if sheets else None)
 
 
 def show_files(visit: Visit) -> Response:
     """Show checkpoints and results with links to fetch them, which the page loads by itself."""
-    job_id = visit.path("job_id")
-    checkpoints = job_outputs.read_checkpoints(visit.ctx, visit.caller, job_id)
-    artifacts = job_outputs.read_artifacts(visit.ctx, visit.caller, job_id)
-    return render(
-        visit,
-        "job_files.html",
-        checkpoints=checkpoints.items,
-        artifacts=artifacts.items,
-        job_id=job_id,
-        is_train=visit.query("kind") == "train",
+    return render(visit, "job_files.html", **_files(visit))
+
+
+def show_all_files(visit: Visit) -> Response:
+    """Show checkpoints and results on a page of their own, from a step and a name on."""
+    below = number_in(visit.query("below_step") or "")
+    return render(visit, "all_files.html", **_files(visit, after=visit.query("after") or "", below_step=below))
+
+
+def _files(visit: Visit, *, after: str = "", below_step: int | None = None) -> dict[str, Any]:
+    job_id, kind = visit.path("job_id"), visit.query("kind")
+    checkpoints = job_outputs.read_checkpoints(
+        visit.ctx, visit.caller, job_id, below_step=below_step, limit=MOST_CHECKPOINTS
     )
+    artifacts = job_outputs.read_artifacts(visit.ctx, visit.caller, job_id, after=after, limit=MOST_RESULTS)
+    here = f"/jobs/{job_id}/files/all"
+    step = None if below_step is None else str(below_step)
+    more = {"kind": kind, "after": after or None, "below_step": step}
+    return {
+        "checkpoints": checkpoints.items,
+        "artifacts": artifacts.items,
+        "job_id": job_id,
+        "is_train": kind == "train",
+        "next_results": visit.url(here, **{**more, "after": artifacts.next}) if artifacts.next else "",
+        "next_checkpoints": visit.url(here, **{**more, "below_step": checkpoints.next}) if checkpoints.next else "",
+        "first_results": visit.url(here, **{**more, "after": None}) if after else "",
+        "first_checkpoints": visit.url(here, **{**more, "below_step": None}) if step else "",
+    }
 
 
 def show_audits(visit: Visit) -> Response:
     """Show the replay audits of a training job, which the page loads by itself."""
-    found = read_provenance(visit.ctx, visit.caller, visit.path("job_id"))
-    return render(visit, "job_audits.html", audits=found.provenance.audits, job_id=visit.path("job_id"))
+    job_id = visit.path("job_id")
+    found = read_audits(visit.ctx, visit.caller, job_id, latest=MOST_AUDITS + 1)
+    audits, is_cut = found[-MOST_AUDITS:], len(found) > MOST_AUDITS
+    return render(visit, "job_audits.html", audits=audits, is_cut=is_cut, job_id=job_id)
 
 
 def show_pretraining(visit: Visit) -> Response:
@@ -150,9 +184,8 @@ def set_budget(visit: Visit) -> Response:
     """Set the job's budget, or lift it by an empty field."""
     given = visit.form.get("budget")
     try:
-        wanted = None if not given else round(Decimal(given) * MICRO_USD)
-        asked = ChangeJob(budget_micro_usd=wanted)
-    except (InvalidOperation, ValueError, OverflowError):
+        asked = ChangeJob(budget_micro_usd=micro_usd_in(given) if given else None)
+    except ValueError:
         faults = {"budget": "Type an amount in dollars above 0, such as 2.50, or leave the field empty."}
         return _page(visit, get_job(visit.ctx, visit.caller, visit.path("job_id")), faults=faults)
     return _done(visit, lambda job_id: change_job(visit.ctx, visit.caller, job_id, asked), "saved")
@@ -160,12 +193,15 @@ def set_budget(visit: Visit) -> Response:
 
 def continue_job(visit: Visit) -> Response:
     """Train on from the weights of a job that has ended, for so many steps."""
-    given = visit.form.get("steps")
-    if not (given.isascii() and given.isdigit() and int(given) > 0):
-        faults = {"steps": "Type a number of steps, such as 500."}
-        return _page(visit, get_job(visit.ctx, visit.caller, visit.path("job_id")), faults=faults)
-    asked = ContinueJob(spec={"max_train_steps": int(given)})
-    return _done(visit, lambda job_id: continue_training(visit.ctx, visit.caller, job_id, asked, None)[0], "saved")
+    steps = number_in(visit.form.get("steps"))
+    if steps is None:
+        return _refused(visit, "", 400, faults={"steps": "Type a number of steps, such as 500."})
+    asked = ContinueJob(spec={"max_train_steps": steps})
+
+    def verb(job_id: str) -> Job:
+        return continue_training(visit.ctx, visit.caller, job_id, asked, None)[0]
+
+    return _done(visit, verb, "saved", fields={"spec.max_train_steps": "steps"})
 
 
 def story(job: Job) -> str:
@@ -180,26 +216,30 @@ def story(job: Job) -> str:
     return f"{lost} lost{often}, {duration(job.lost_s)} of work done again, no step missing."
 
 
-def _done(visit: Visit, verb: object, said: str) -> Response:
-    job_id = visit.path("job_id")
-    assert callable(verb)  # noqa: S101
+def _done(
+    visit: Visit, verb: Callable[[str], Job], said: str, *, fields: Mapping[str, str] = MappingProxyType({})
+) -> Response:
+    """Call the verb, and show the page of the job that it returns. `fields` are of the form, by where a fault is."""
     try:
-        job: Job = verb(job_id)
+        job = verb(visit.path("job_id"))
     except NotFound:
         raise
     except InvalidInput as error:
-        return _refused(visit, "; ".join(f"{each.where}: {each.message}" for each in error.faults), 400)
+        faults = {fields[each.where]: said_of(each) for each in error.faults if each.where in fields}
+        others = "; ".join(f"{each.where}: {each.message}" for each in error.faults if each.where not in fields)
+        return _refused(visit, others, 400, faults=faults)
     except GiornataError as error:
         return _refused(visit, error.public, status_of(error))
     visit.request.app.state.wakeup.notify()
     return see(visit.url(f"/jobs/{job.id}", said=said))
 
 
-def _refused(visit: Visit, sentence: str, status: int) -> Response:
+def _refused(visit: Visit, sentence: str, status: int, *, faults: dict[str, str] | None = None) -> Response:
     if status in {HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED}:
         raise NotFound("there is no such page")
     job = get_job(visit.ctx, visit.caller, visit.path("job_id"))
-    return _page(visit, job, refusal=f"{sentence[:1].upper()}{sentence[1:]}.", status=status)
+    refusal = f"{sentence[:1].upper()}{sentence[1:]}." if sentence else ""
+    return _page(visit, job, refusal=refusal, faults=faults, status=status)
 
 
 def _page(
@@ -214,12 +254,21 @@ def _page(
         spec="\n".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in job.spec.items()),
         result=json.dumps(job.result, indent=2, ensure_ascii=False) if job.result else "",
         attempts=job.attempts[-MOST_ATTEMPTS:],
+        origin=_origin(visit, job),
         may_continue=may and job.kind == "train" and job.state not in ACTIVE,
         may_write=may,
         refusal=refusal,
         faults=faults or {},
         typed=visit.form.typed(),
     )
+
+
+def _origin(visit: Visit, job: Job) -> tuple[str, int] | None:
+    """Return the job and the step with whose weights this one began."""
+    begun = job.spec.get("init_lora")
+    if not isinstance(begun, str) or SHA256.fullmatch(begun) is None:
+        return None
+    return job_outputs.read_origin(visit.ctx, visit.caller, begun)
 
 
 def _head(visit: Visit, job: Job) -> dict[str, Any]:
@@ -265,7 +314,7 @@ def _timeline(visit: Visit, job: Job) -> Timeline | None:
 
 
 def _sheets(visit: Visit, artifacts: Sequence[Artifact]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return the sheets by ascending step, and the sheet of the finished job behind them."""
+    """Return those of the sheets that a browser shows: by ascending step, that of the finished job last."""
     found: list[tuple[str, list[tuple[str, str]]]] = []
     for each in sorted(artifacts, key=lambda one: (LAST_SHEET.search(one.name) is not None, one.name)):
         step = SHEET.search(each.name)
@@ -276,7 +325,7 @@ def _sheets(visit: Visit, artifacts: Sequence[Artifact]) -> list[tuple[str, list
         label = "end" if step is None else str(int(step.group(1)))
         address = visit.url(f"/jobs/{visit.path('job_id')}/pictures/{each.name}", sha256=each.sha256[:16])
         found.append((label, [(address, f"Samples at step {label}" if step else "Samples at the end")]))
-    return found[-MOST_SHEETS:]
+    return found
 
 
 _JOB = "/projects/{project_id}/jobs/{job_id}"
@@ -288,6 +337,7 @@ ROUTES = (
     page(f"{_JOB}/timeline", show_timeline),
     page(f"{_JOB}/newest", show_newest),
     page(f"{_JOB}/files", show_files),
+    page(f"{_JOB}/files/all", show_all_files),
     page(f"{_JOB}/audits", show_audits),
     page(f"{_JOB}/pretraining", show_pretraining),
     page(f"{_JOB}/provenance", send_provenance),

@@ -8,18 +8,18 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from fastapi import Response
 from pydantic import ValidationError
 
-from giornata.control.jobs.reading.job_outputs import read_checkpoints
+from giornata.control.jobs.reading.job_outputs import read_checkpoints_at
 from giornata.control.jobs.reading.read_jobs import get_job
 from giornata.control.jobs.submission.estimate import estimate
 from giornata.control.jobs.submission.submit import submit
 from giornata.control.storage.datasets import create_dataset, get_dataset
 from giornata.control.storage.training_view import TrainedView, read_picture, view_pictures
+from giornata.dashboard.forms import micro_usd_in, number_in, said_of
 from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import SubmittedForm, Visit, action, page, see
 from giornata.domain.billing.money import MICRO_USD
@@ -79,11 +79,12 @@ def _from_checkpoint(visit: Visit, job_id: str, step: str) -> dict[str, Any]:
 
     The seed is another one: with the old one the new job would look at the same noise once more.
     """
-    found = read_checkpoints(visit.ctx, visit.caller, job_id).items
-    sha256 = next((each.sha256 for each in found if str(each.step) == step), None)
-    if sha256 is None:
+    number = number_in(step)
+    steps = [] if number is None else [number]
+    found = read_checkpoints_at(visit.ctx, visit.caller, job_id, steps).items
+    if not found:
         raise NotFound("there is no such checkpoint")
-    return {"init_lora": sha256, "seed": None}
+    return {"init_lora": found[0].sha256, "seed": None}
 
 
 def _like(visit: Visit, job: Job, changes: Mapping[str, Any]) -> tuple[list[Picture], dict[str, str]]:
@@ -273,10 +274,10 @@ def _budget(text: str) -> int | None:
     if not text:
         return None
     try:
-        budget = round(Decimal(text) * MICRO_USD)
-    except (InvalidOperation, ValueError, OverflowError):
+        budget = micro_usd_in(text)
+    except ValueError:
         budget = 0
-    if not 0 < budget <= 10**15:
+    if budget <= 0:
         raise InvalidInput([Fault(where="budget", message="is no amount in dollars above 0", hint="such as 2.50")])
     return budget
 
@@ -330,7 +331,7 @@ def _sorted(faults: Sequence[Fault], pictures: Sequence[Picture]) -> SortedFault
     places |= {"spec.model": "model", "budget": "budget", "name": "name", "more": "more", "preset": "preset"}
     fields, at_pictures, others = dict[str, str](), dict[str, str](), list[Fault]()
     for fault in faults:
-        said = fault.message + (f" ({fault.hint})" if fault.hint else "")
+        said = said_of(fault)
         if fault.where in places:
             fields[places[fault.where]] = said
         elif fault.where in names:

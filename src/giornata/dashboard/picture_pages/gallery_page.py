@@ -11,9 +11,10 @@ from pydantic import ValidationError
 from giornata.control.end_of_life.delete_pictures import delete_pictures
 from giornata.control.jobs.reading.gallery import GallerySearch, find_pictures, mark_pictures
 from giornata.control.jobs.reading.picture_archive import archive_pictures
+from giornata.dashboard.forms import number_in, said_of
 from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import SubmittedForm, Visit, action, page, see
-from giornata.domain.errors import Conflict, Fault, InvalidInput, NotFound
+from giornata.domain.errors import Conflict, Fault, InvalidInput, NotFound, collecting
 from giornata.protocol.orders.gallery import MOST_MARKED, ChosenPictures, MarkPictures
 from giornata.protocol.project.admin import Scope
 
@@ -21,20 +22,28 @@ SHOWN = 48
 FILTERS = ("match", "of_model", "of_lora", "since", "until", "starred", "tag")
 """Parameters of the search. `model` and `lora` are those of the form that orders."""
 LONGEST = 256
+SEARCH_FORM = "gallery-search"
 DAY, NO_TIME = timedelta(days=1), timedelta()
 
 
 def show(visit: Visit) -> Response:
-    """Show a page of pictures, which the page loads by itself. What cannot be searched for finds nothing."""
+    """Show a page of pictures, which the page loads by itself. A search with a fault finds nothing.
+
+    After a search, and with a fault, the fields that may have one are sent anew, to their place in the page.
+    """
     given = filters_of(visit)
     try:
         found = find_pictures(visit.ctx, visit.caller, _search(given), cursor=visit.query("cursor"), limit=SHOWN)
     except InvalidInput as error:
-        return render(visit, "gallery.html", pictures=(), next_url="", given=given, faults_said=error.faults)
+        faults = {each.where: said_of(each) for each in error.faults}
+        return render(visit, "gallery.html", pictures=(), next_url="", given=given, faults=faults, searched=True)
     following = visit.url("/gallery", **_some(given), cursor=found.next) if found.next else ""
     is_first = visit.query("cursor") is None
     template = "gallery.html" if is_first else "gallery_pictures.html"
-    return render(visit, template, pictures=found.items, next_url=following, given=given, faults_said=())
+    searched = visit.request.headers.get("hx-trigger") == SEARCH_FORM
+    return render(
+        visit, template, pictures=found.items, next_url=following, given=given, faults={}, searched=searched
+    )
 
 
 def download(visit: Visit) -> Response:
@@ -86,12 +95,19 @@ def filters_of(visit: Visit) -> dict[str, str]:
 
 def _search(given: Mapping[str, str]) -> GallerySearch:
     """Return the search of the form. A day ends with its last moment. Raises InvalidInput."""
-    until = _day(given, "until", plus=DAY)
+    faults: list[Fault] = []
+    since = until = None
+    with collecting(faults):
+        since = _day(given, "since")
+    with collecting(faults):
+        until = _day(given, "until", plus=DAY)
+    if faults:
+        raise InvalidInput(faults)
     return GallerySearch(
         match=given["match"] or None,
         model=given["of_model"] or None,
         lora=given["of_lora"] or None,
-        since=_day(given, "since"),
+        since=since,
         until=until,
         starred=bool(given["starred"]),
         tags=_tags_of(given["tag"]),
@@ -102,7 +118,9 @@ def _day(given: Mapping[str, str], name: str, *, plus: timedelta = NO_TIME) -> d
     try:
         return datetime.strptime(given[name], "%Y-%m-%d").replace(tzinfo=UTC) + plus if given[name] else None
     except (ValueError, OverflowError):
-        raise InvalidInput([Fault(where=name, message="is no day", hint="YYYY-MM-DD")]) from None
+        raise InvalidInput(
+            [Fault(where=name, message=f"{given[name][:20]!r} is no day", hint="such as 2026-11-23")]
+        ) from None
 
 
 def _tags_of(text: str) -> tuple[str, ...]:
@@ -131,9 +149,9 @@ def _mark(visit: Visit, **changes: Any) -> Response:
 def _chosen(form: SubmittedForm) -> ChosenPictures | None:
     """Return the pictures whose boxes are checked, each named `ORDER NUMBER`; None without any that is one."""
     parts = [each.partition(" ") for each in form.all("picture")[:MOST_MARKED]]
-    named = [(order_id, number) for order_id, _, number in parts if number.isascii() and number.isdecimal()]
+    named = [(order_id, number_in(number)) for order_id, _, number in parts]
     try:
-        chosen = [{"order_id": order_id, "number": int(number)} for order_id, number in named]
+        chosen = [{"order_id": order_id, "number": number} for order_id, number in named if number is not None]
         return ChosenPictures.model_validate({"pictures": tuple(chosen)})
     except ValidationError:
         return None

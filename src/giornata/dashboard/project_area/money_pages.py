@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import Any
 
@@ -12,10 +11,9 @@ from fastapi import Response
 from giornata.control.projects.projects import own_project
 from giornata.control.projects.read_daily_costs import read_daily_costs
 from giornata.control.projects.set_budget import set_project_budget
-from giornata.dashboard.forms import asked_of, changed, sentence_of, status_of_page
+from giornata.dashboard.forms import asked_of, changed, micro_usd_in, sentence_of, status_of_page
 from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import Visit, action, page
-from giornata.domain.billing.money import MICRO_USD
 from giornata.domain.errors import InvalidInput, NotFound
 from giornata.protocol.project.admin import Scope, SetBudget
 from giornata.protocol.project.daily_costs import DailyCosts
@@ -90,8 +88,8 @@ def set_budgets(visit: Visit) -> Response:
     for name in ("budget", "monthly_budget"):
         given = visit.form.get(name)
         try:
-            wanted[f"{name}_micro_usd"] = round(Decimal(given) * MICRO_USD) if given else None
-        except (InvalidOperation, ValueError, OverflowError):
+            wanted[f"{name}_micro_usd"] = micro_usd_in(given) if given else None
+        except ValueError:
             faults[name] = "Type an amount in dollars, such as 250, or leave the field empty."
     asked, more = asked_of(SetBudget, wanted) if not faults else (None, {})
     if asked is None:

@@ -8,13 +8,13 @@ from fastapi import Response
 
 from giornata.control.access import invitations, keep_secrets, keys, members
 from giornata.control.notifications import deliveries, manage_webhooks, own_notifications
-from giornata.dashboard.forms import asked_of, changed, sentence_of, status_of_page
+from giornata.dashboard.forms import asked_of, changed, sentence_of, status_of_page, whole_number
 from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import Visit, action, page, see
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.account.notifications import SetNotifications, ToldJobs
 from giornata.protocol.account.people import CreateInvitation, Role, SetMember
-from giornata.protocol.project.admin import CreateKey, Scope
+from giornata.protocol.project.admin import MOST_KEY_TTL_S, CreateKey, Scope
 from giornata.protocol.project.secrets import SetSecret
 from giornata.protocol.project.webhook_endpoints import CreateWebhook, ReplayDeliveries, WebhookFormat
 
@@ -138,20 +138,19 @@ def remove_member(visit: Visit) -> Response:
 
 def create_key(visit: Visit) -> Response:
     """Make a key, whose secret is shown once."""
-    days = visit.form.get("days")
-    if days and not (days.isascii() and days.isdigit()):
-        return show_keys(visit, faults={"days": "Type a number of days, or leave the field empty."})
+    unread: dict[str, str] = {}
+    days = whole_number(visit.form, "days", unread)
     given = {
         "name": visit.form.get("name") or "key",
         "scope": visit.form.get("scope"),
-        "expires_in_s": int(days) * DAY_S if days else None,
+        "expires_in_s": None if days is None else days * DAY_S,
         "project_id": visit.project_id,
     }
     asked, faults = asked_of(CreateKey, given)
-    if asked is None:
-        return show_keys(
-            visit, faults={{"expires_in_s": "days"}.get(name, name): said for name, said in faults.items()}
-        )
+    if "expires_in_s" in faults:
+        unread["days"] = f"Type a number from 1 to {MOST_KEY_TTL_S // DAY_S}, or leave the field empty."
+    if asked is None or unread:
+        return show_keys(visit, faults=faults | unread)
     try:
         created = keys.create_key(visit.ctx, visit.caller, asked)
     except InvalidInput as error:

@@ -1,7 +1,7 @@
 // Charts of a job's metrics: raw and smoothed values by step, which go on while the job runs.
 "use strict";
 (() => {
-  const PAGE = 500, MOST_PAGES = 60, SMOOTHING = 0.95;
+  const POINTS = 1000, SMOOTHING = 0.95;
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
   // Exponential moving average, divided by the weight that there is so far, so that the beginning is not pulled to zero.
@@ -15,22 +15,23 @@
     });
   };
 
-  // The points of one job, which all charts of a page draw from.
+  // The points of one job, which all charts of a page draw from. The server thins long curves, and always sends the last point.
   class Points {
-    constructor(url, project) { Object.assign(this, { url, project, points: new Map(), last: -1, busy: false }); }
+    constructor(url, project) { Object.assign(this, { url, project, points: new Map(), last: -1, every: 1, busy: false }); }
 
     async load() {
       if (this.busy) return;
       this.busy = true;
       try {
-        for (let page = 0; page < MOST_PAGES; page++) {
-          const url = `${this.url}?after_step=${this.last}&limit=${PAGE}`;
-          const reply = await fetch(url, { headers: { "X-Project": this.project } });
-          if (!reply.ok) break;
-          const { items, next } = await reply.json();
+        // What came step by step is thinned again before it is too much to draw.
+        const anew = this.points.size > 2 * POINTS, after = anew ? -1 : this.last;
+        const reply = await fetch(`${this.url}?after_step=${after}&points=${POINTS}`, { headers: { "X-Project": this.project } });
+        if (reply.ok) {
+          const { items, every } = await reply.json();
+          if (anew) Object.assign(this, { points: new Map(), every: 1 });
           for (const item of items) this.points.set(item.step, item.values);
           if (items.length) this.last = items[items.length - 1].step;
-          if (!next) break;
+          this.every = Math.max(this.every, every ?? 1);
         }
       } catch { /* the sign of the page says that it is not live; the next event loads what is missing */ }
       this.busy = false;
@@ -75,8 +76,9 @@
       const axis = { stroke: css("soft"), grid: { stroke: css("line"), width: 1 }, ticks: { stroke: css("line"), width: 1 } };
       const options = { width: this.box.clientWidth, height: 240, scales: { x: { time: false } }, series, axes: [axis, { ...axis, size: 56 }] };
       this.plot = new uPlot(options, data, this.box);
-      const value = columns[0].findLast((each) => each != null);
-      this.said.textContent = `${found[0]} ${value.toPrecision(4)} at step ${steps[steps.length - 1]}`;
+      const latest = columns[0].findLastIndex((each) => each != null), { every } = this.source;
+      const thinned = every > 1 ? `; one point for every ${every.toLocaleString("en")} steps is drawn` : "";
+      this.said.textContent = `${found[0]} ${columns[0][latest].toPrecision(4)} at step ${steps[latest].toLocaleString("en")}${thinned}`;
     }
   }
 

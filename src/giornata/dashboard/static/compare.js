@@ -1,28 +1,27 @@
 // One chart with the smoothed loss of several jobs.
 "use strict";
 (() => {
-  const PAGE = 500, MOST_PAGES = 20, SMOOTHING = 0.95;
+  const POINTS = 500, SMOOTHING = 0.95;
   const DASHES = [[], [8, 4], [2, 4]], PIGMENTS = ["terra", "lapis", "verdigris", "ochre", "violet", "umber"];
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
   const figure = document.querySelector("[data-curves]"), box = figure?.querySelector(".chart-plot");
   if (!figure) return;
   const curves = JSON.parse(figure.dataset.curves);
 
+  const said = figure.querySelector(".chart-said");
+  let most = 1; // steps for each of which there is one point, of the longest job
   const read = async (url) => {
     const points = new Map();
+    const reply = await fetch(`${url}?points=${POINTS}`, { headers: { "X-Project": figure.dataset.project } });
+    if (!reply.ok) return points;
+    const { items, every } = await reply.json();
+    most = Math.max(most, every ?? 1);
     let sum = 0, weight = 0;
-    for (let after = -1, page = 0; page < MOST_PAGES; page++) {
-      const reply = await fetch(`${url}?after_step=${after}&limit=${PAGE}`, { headers: { "X-Project": figure.dataset.project } });
-      if (!reply.ok) break;
-      const { items, next } = await reply.json();
-      for (const { step, values } of items) {
-        if (values.loss == null) continue;
-        sum = sum * SMOOTHING + values.loss * (1 - SMOOTHING);
-        weight = weight * SMOOTHING + 1 - SMOOTHING;
-        points.set(step, sum / weight);
-      }
-      if (!next || !items.length) break;
-      after = items[items.length - 1].step;
+    for (const { step, values } of items) {
+      if (values.loss == null) continue;
+      sum = sum * SMOOTHING + values.loss * (1 - SMOOTHING);
+      weight = weight * SMOOTHING + 1 - SMOOTHING;
+      points.set(step, sum / weight);
     }
     return points;
   };
@@ -33,6 +32,7 @@
     figure.toggleAttribute("data-empty", !steps.length);
     if (!steps.length) { box.textContent = "No job has reported a loss yet."; return; }
     box.textContent = "";
+    said.textContent = most > 1 ? `Of long jobs one point for up to ${most.toLocaleString("en")} steps is drawn.` : "";
     const axis = { stroke: css("soft"), grid: { stroke: css("line"), width: 1 }, ticks: { stroke: css("line"), width: 1 } };
     const series = curves.map((curve, index) => ({
       label: curve.name, stroke: css(PIGMENTS[index % PIGMENTS.length]), dash: DASHES[Math.floor(index / PIGMENTS.length)],

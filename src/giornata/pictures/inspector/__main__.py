@@ -12,12 +12,9 @@ starts it anew when a picture has killed it. Only PIL, pillow-heif and the stand
 
 import argparse
 import json
-import math
 import os
 import sys
-import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -25,38 +22,7 @@ from PIL import Image, ImageFile
 
 from giornata.pictures.inspection import PictureLimits
 from giornata.pictures.inspector.examine import examine
-
-REPORT_BYTES = 1 << 20  # what the process may write into any one file, its stderr included
-
-
-def take_limits(*, memory_bytes: int) -> None:
-    """Limit the memory and the file sizes of this process, and let it leave no core file. Systems without such limits
-    (Windows) are left as they are."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    wanted = (
-        (resource.RLIMIT_AS, memory_bytes),
-        (resource.RLIMIT_FSIZE, REPORT_BYTES),
-        (resource.RLIMIT_CORE, 0),
-    )
-    for which, value in wanted:
-        try:
-            resource.setrlimit(which, (value, value))
-        except (ValueError, OSError):  # macOS refuses RLIMIT_AS; a lower hard limit is already in force
-            continue
-
-
-def allow_cpu(cpu_s: int) -> None:
-    """Give the next picture `cpu_s` seconds of processor time; more than that kills the process (SIGXCPU)."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    soft = math.ceil(time.process_time()) + cpu_s
-    resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+from giornata.pictures.inspector.process_limits import allow_cpu, decode_avif_in_one_thread, take_limits
 
 
 def answer(requests: Iterable[str], replies: IO[str], limits: PictureLimits) -> None:
@@ -86,21 +52,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     Image.MAX_IMAGE_PIXELS = limits.max_pixels
     ImageFile.LOAD_TRUNCATED_IMAGES = False
-    _decode_avif_in_one_thread()
+    decode_avif_in_one_thread()
     take_limits(memory_bytes=limits.memory_bytes)
     if options.announce:
         replies.write('{"ready": true}\n')
         replies.flush()
     answer(sys.stdin, replies, limits)
-
-
-def _decode_avif_in_one_thread() -> None:
-    """Make Pillow decode AVIF in one thread. A thread for each core would eat up the address space: malloc sets some
-    of it aside for every thread."""
-    with suppress(ImportError):  # Pillow before 11.3 reads no AVIF
-        from PIL import AvifImagePlugin
-
-        AvifImagePlugin.DEFAULT_MAX_THREADS = 1
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:

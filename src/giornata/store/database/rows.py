@@ -59,6 +59,15 @@ def among(dialect_name: str, column: Any, name: str) -> sa.ColumnElement[bool]:
     return inside
 
 
+def values_of(dialect_name: str, kind: Any, name: str) -> sa.ColumnElement[Any]:
+    """Return the column of a table that has a row for each of the values of the parameter `name`, which is a list."""
+    if dialect_name == "postgresql":
+        listed = sa.func.unnest(sa.bindparam(name, type_=postgresql.ARRAY(kind)))
+        return listed.table_valued(sa.column("value", kind), name=f"values_of_{name}").render_derived().c.value
+    each = sa.func.json_each(sa.bindparam(name, type_=sa.JSON()))
+    return each.table_valued(sa.column("value", kind), name=f"values_of_{name}").c.value
+
+
 def types_of(table: sa.Table, *names: str) -> dict[str, Any]:
     """Return the types of these columns of a table."""
     return {name: table.c[name].type for name in names}

@@ -31,7 +31,7 @@ from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.jobs import JobPart
 from giornata.protocol.specs import AUDIT_KIND, CANARY_KIND
 from giornata.store.database.bounded_pages import bounded, rows_of, size_of
-from giornata.store.database.rows import Queries, among, columns, record_of
+from giornata.store.database.rows import Queries, among, columns, record_of, values_of
 from giornata.store.jobs.name_search import has_in_name, last_looked_at
 from giornata.store.jobs.turns import before_statement, between_statement
 from giornata.store.machines.node_reads import NodeReads
@@ -93,6 +93,15 @@ _METRICS = bounded(
     limit=_MOST,
     most_bytes=_BYTES,
 )
+_SPAN = sa.select(
+    *(
+        sa.select(end(metrics.c.step))
+        .where(metrics.c.job_id == _WANTED, metrics.c.step > _AFTER)
+        .scalar_subquery()
+        .label(name)
+        for name, end in (("first", sa.func.min), ("last", sa.func.max))
+    )
+)
 _IN_SHORT = sa.select(
     jobs.c.id, jobs.c.name, jobs.c.state, jobs.c.spec["image_format"].as_string().label("image_format")
 ).where(jobs.c.id == _WANTED, jobs.c.project_id == _PROJECT, _IS_KNOWN)
@@ -104,6 +113,27 @@ def _heads_of(dialect_name: str, table: sa.Table) -> sa.Select[Any]:
     """Return the last id of each job in a table with an index on (job_id, id)."""
     last = sa.select(sa.func.max(table.c.id)).where(table.c.job_id == jobs.c.id).scalar_subquery()
     return sa.select(jobs.c.id, last.label("head")).where(among(dialect_name, jobs.c.id, "jobs"), _IS_KNOWN)
+
+
+@functools.cache
+def _curve(dialect_name: str) -> sa.Select[Any]:
+    """Select the first row at or behind each of the `steps`: a probe of the primary key for each of them."""
+    asked = values_of(dialect_name, metrics.c.step.type, "steps")
+    behind = metrics.alias("behind")
+    found = sa.select(sa.func.min(behind.c.step)).where(behind.c.job_id == _WANTED, behind.c.step >= asked)
+    each_found = sa.select(found.correlate(asked.table).scalar_subquery()).select_from(asked.table)
+    return bounded(
+        metrics,
+        columns(metrics, MetricRecord),
+        sa.select(metrics.c.job_id, metrics.c.step).where(
+            metrics.c.job_id == _WANTED, metrics.c.step.in_(each_found)
+        ),
+        order=(metrics.c.step,),
+        newest_first=True,
+        size=size_of(metrics.c["values"]) + ROW_BYTES,
+        limit=_MOST,
+        most_bytes=_BYTES,
+    )
 
 
 def _attempts_of_jobs(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
@@ -222,23 +252,61 @@ class JobReads(Queries, user_store.JobReads):
         wanted = {"wanted": job_id, "project": project_id, "after": after_step, "most": limit, "bytes": most_bytes}
         return rows_of(MetricRecord, self._connection.execute(_METRICS, wanted).all())
 
-    def checkpoints(self, job_id: str, *, project_id: str) -> list[CheckpointRecord]:
+    def metric_span(self, job_id: str, *, after_step: int) -> tuple[int, int] | None:
+        row = self._connection.execute(_SPAN, {"wanted": job_id, "after": after_step}).one()
+        return None if row.first is None else (row.first, row.last)
+
+    def curve(self, job_id: str, *, steps: Sequence[int], most_bytes: int) -> list[MetricRecord]:
+        wanted = {"wanted": job_id, "steps": list(steps), "most": len(steps), "bytes": most_bytes}
+        return list(
+            rows_of(MetricRecord, self._connection.execute(_curve(self._dialect_name), wanted).all()).items[::-1]
+        )
+
+    def checkpoints(
+        self,
+        job_id: str,
+        *,
+        project_id: str,
+        steps: Collection[int] | None = None,
+        below: int | None = None,
+        limit: int | None = None,
+    ) -> list[CheckpointRecord]:
         query = (
             sa.select(*columns(checkpoints, CheckpointRecord, but=KEY), blobs.c.key)
             .join(blobs, _same_bytes(checkpoints))
             .where(checkpoints.c.job_id == job_id, checkpoints.c.project_id == project_id)
             .where(checkpoints.c.rejected.is_(sa.false()))
             .order_by(checkpoints.c.step.desc())
+            .limit(limit)
         )
+        if steps is not None:
+            query = query.where(checkpoints.c.step.in_(steps))
+        if below is not None:
+            query = query.where(checkpoints.c.step < below)
         return [record_of(CheckpointRecord, row) for row in self._connection.execute(query)]
 
-    def artifacts(self, job_id: str, *, project_id: str) -> list[ArtifactRecord]:
-        query = (
-            sa.select(*columns(artifacts, ArtifactRecord, but=KEY), blobs.c.key)
-            .join(blobs, _same_bytes(artifacts))
-            .where(artifacts.c.job_id == job_id, artifacts.c.project_id == project_id)
-            .order_by(artifacts.c.name)
-        )
+    def checkpoint_with(self, sha256: str, *, project_id: str) -> tuple[str, int] | None:
+        c = checkpoints.c
+        query = sa.select(c.job_id, c.step).where(c.project_id == project_id, c.sha256 == sha256)
+        row = self._connection.execute(query.order_by(c.created_at_ms, c.job_id).limit(1)).first()
+        return None if row is None else (row.job_id, row.step)
+
+    def artifacts(
+        self, job_id: str, *, project_id: str, after: str = "", limit: int | None = None
+    ) -> list[ArtifactRecord]:
+        query = _artifacts_of(job_id, project_id).order_by(artifacts.c.name).limit(limit)
+        return self._artifacts(query.where(artifacts.c.name > after) if after else query)
+
+    def artifact(self, job_id: str, name: str, *, project_id: str) -> ArtifactRecord | None:
+        return next(iter(self._artifacts(_artifacts_of(job_id, project_id).where(artifacts.c.name == name))), None)
+
+    def sheets(self, job_id: str, *, project_id: str, limit: int) -> list[ArtifactRecord]:
+        name = artifacts.c.name
+        is_sheet = name.like("%samples-________.png") | name.like("%-samples.png") | (name == "samples.png")
+        query = _artifacts_of(job_id, project_id).where(is_sheet)
+        return self._artifacts(query.order_by(name.desc()).limit(limit))
+
+    def _artifacts(self, query: sa.Select[Any]) -> list[ArtifactRecord]:
         return [record_of(ArtifactRecord, row) for row in self._connection.execute(query)]
 
     def finished(self, *, project_id: str, kind: str, shape_key: str, limit: int) -> list[FinishedRecord]:
@@ -319,6 +387,14 @@ def _finished(row: Any, shared_micro_usd: int | None) -> FinishedRecord:
     if shared_micro_usd is not None and lived_ms > 0:
         values["price_micro_usd_per_hour"] = round(shared_micro_usd * MS_PER_HOUR / lived_ms)
     return FinishedRecord(**values)
+
+
+def _artifacts_of(job_id: str, project_id: str) -> sa.Select[Any]:
+    return (
+        sa.select(*columns(artifacts, ArtifactRecord, but=KEY), blobs.c.key)
+        .join(blobs, _same_bytes(artifacts))
+        .where(artifacts.c.job_id == job_id, artifacts.c.project_id == project_id)
+    )
 
 
 def _same_bytes(table: sa.Table) -> sa.ColumnElement[bool]:

@@ -48,13 +48,22 @@ _LOSSES = (
     .where(*_MINE, metrics.c.step * 10 > jobs.c.step * 9)
     .group_by(metrics.c.job_id)
 )
-_SHEETS_OF_JOBS = (
-    sa.select(artifacts.c.job_id, *columns(artifacts, ArtifactRecord, but=frozenset({"key"})), blobs.c.key)
+# The sheet of the end is last, and before it the sheets of the steps by their names.
+_FROM_THE_LAST = sa.func.row_number().over(
+    partition_by=artifacts.c.job_id, order_by=(artifacts.c.name.endswith(SAMPLES).desc(), artifacts.c.name.desc())
+)
+_RANKED = (
+    sa.select(artifacts.c.job_id, artifacts.c.name, _FROM_THE_LAST.label("from_the_last"))
     .join(jobs, jobs.c.id == artifacts.c.job_id)
-    .join(blobs, (blobs.c.project_id == artifacts.c.project_id) & (blobs.c.sha256 == artifacts.c.sha256))
     .where(*_MINE, artifacts.c.name.endswith(".png"), ~artifacts.c.name.endswith(BY_STEP))
     .where(artifacts.c.name.contains(_SHEETS) | artifacts.c.name.endswith(SAMPLES))
-    .order_by(artifacts.c.name.endswith(SAMPLES), artifacts.c.name)
+    .subquery("ranked")
+)
+_LAST_SHEETS = (
+    sa.select(artifacts.c.job_id, *columns(artifacts, ArtifactRecord, but=frozenset({"key"})), blobs.c.key)
+    .join(_RANKED, (_RANKED.c.job_id == artifacts.c.job_id) & (_RANKED.c.name == artifacts.c.name))
+    .join(blobs, (blobs.c.project_id == artifacts.c.project_id) & (blobs.c.sha256 == artifacts.c.sha256))
+    .where(_RANKED.c.from_the_last == 1)
 )
 
 
@@ -97,10 +106,7 @@ class Sweeps(Queries, sweep_store.Sweeps):
         rows = self._connection.execute(_LOSSES, {"jobs": job_ids, "project": project_id})
         return {row.job_id: row.loss for row in rows if row.loss is not None}
 
-    def sheets(self, job_ids: Sequence[str], *, project_id: str) -> list[tuple[str, ArtifactRecord]]:
-        rows = self._connection.execute(_SHEETS_OF_JOBS, {"jobs": job_ids, "project": project_id})
-        found = []
-        for row in rows:
-            values = dict(row._mapping)
-            found.append((values.pop("job_id"), ArtifactRecord(**values)))
-        return found
+    def last_sheets(self, job_ids: Sequence[str], *, project_id: str) -> dict[str, ArtifactRecord]:
+        rows = self._connection.execute(_LAST_SHEETS, {"jobs": job_ids, "project": project_id})
+        found = [dict(row._mapping) for row in rows]
+        return {values.pop("job_id"): ArtifactRecord(**values) for values in found}

@@ -74,9 +74,18 @@ _BY_NAME = sa.select(*_FLEET).where(fleets.c.name == sa.bindparam("fleet"))
 _LOCK = _BY_NAME.with_for_update()
 _FLEETS = sa.select(*_FLEET).order_by(fleets.c.name)
 # Unsorted: SQLite would walk all that were ever there in that order.
+MOST_TROUBLES = 50
 _OF_FLEET = sa.select(*_INSTANCE).where(instances.c.fleet == sa.bindparam("fleet"))
 _PRESENT = _OF_FLEET.where(instances.c.gone_at_ms.is_(None))
 _GONE = _OF_FLEET.where(instances.c.gone_at_ms >= sa.bindparam("since"))
+_MANY = sa.func.count().label("number")
+_TROUBLES = (
+    sa.select(instances.c.fleet, instances.c.trouble, _MANY)
+    .where(instances.c.gone_at_ms.is_(None), instances.c.trouble != "")
+    .group_by(instances.c.fleet, instances.c.trouble)
+    .order_by(_MANY.desc())
+    .limit(MOST_TROUBLES)
+)
 _NODES: sa.Select[Any] = (
     sa.select(
         *(nodes.c[name] for name in _NODE),
@@ -168,6 +177,9 @@ class Fleets(Queries, fleet_store.Fleets):
 
     def instances(self, fleet: str) -> Sequence[InstanceRow]:
         return self._instances(_PRESENT, fleet=fleet)
+
+    def troubles(self) -> Sequence[tuple[str, str, int]]:
+        return [(row.fleet, row.trouble, int(row.number)) for row in self._connection.execute(_TROUBLES)]
 
     def gone_since(self, fleet: str, *, since_ms: int) -> Sequence[InstanceRow]:
         return self._instances(_GONE, fleet=fleet, since=since_ms)

@@ -31,9 +31,8 @@ from giornata.cli.jobs.options.option_types import (
 from giornata.cli.jobs.options.spec_options import parse_assignments
 from giornata.cli.options import check_job_name
 from giornata.cli.ui.text import micro_usd, parse_size
-from giornata.control.jobs.submission.mask_faults import mask_fault
+from giornata.control.jobs.submission.mask_faults import Sides, mask_fault
 from giornata.control.jobs.submission.spec_faults import parse_spec
-from giornata.control.storage.inspect_blobs import Sides
 from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.pictures.inspection import inspect
 from giornata.protocol.generation.metadata import PictureReading, picture_params_of

@@ -62,7 +62,7 @@ def read_life(ctx: Context, caller: Caller, job_id: str) -> JobLife:
         if not tx.job_reads.exists(job_id, project_id=caller.project_id):
             raise NotFound(f"there is no job {job_id}")
         found = tx.job_reads.newest_events(job_id, project_id=caller.project_id, types=TYPES, limit=MOST_EVENTS)
-        audits = tx.audits.of_job(job_id)[-MOST_AUDITS:]
+        audits = tx.audits.of_job(job_id, latest=MOST_AUDITS)
     events = found[::-1]
     return JobLife(
         checkpoints=[

@@ -42,19 +42,36 @@ def read_provenance(ctx: Context, caller: Caller, job_id: str) -> SignedProvenan
     """
     require_scope(caller, Scope.JOBS_READ)
     with ctx.store.read() as tx:
-        job = own_job(tx, caller, job_id)
-        if job.kind != "train":
-            message = f"{job_id} is of kind {job.kind}, which leaves no checkpoints that could be audited"
-            raise InvalidInput([Fault(where="job_id", message=message, hint="name a job of kind train")])
-        if IMPORTED_FROM in job.labels:
-            message = f"{job_id} was imported: this installation has not seen its training"
-            raise InvalidInput([Fault(where="job_id", message=message, hint="ask the installation that trained it")])
+        job = _trained_here(tx, caller, job_id)
         key = _key(tx, ctx)
         record = _record(tx, job, machine_names(tx, ctx, caller), at_ms=ctx.clock.now_ms())
     signed = canonical_bytes(record.model_dump(mode="json"))
     return SignedProvenance(
         provenance=record, public_key=_public(key), signature=base64.b64encode(key.sign(signed)).decode()
     )
+
+
+def read_audits(ctx: Context, caller: Caller, job_id: str, *, latest: int) -> tuple[ProvenanceAudit, ...]:
+    """Return the replay audits of the latest steps, by step, as the signed record has them.
+
+    Raises what `read_provenance` raises.
+    """
+    require_scope(caller, Scope.JOBS_READ)
+    with ctx.store.read() as tx:
+        _trained_here(tx, caller, job_id)
+        names = machine_names(tx, ctx, caller)
+        return tuple(_audit(each, names) for each in tx.audits.of_job(job_id, latest=latest))
+
+
+def _trained_here(tx: Transaction, caller: Caller, job_id: str) -> JobRecord:
+    job = own_job(tx, caller, job_id)
+    if job.kind != "train":
+        message = f"{job_id} is of kind {job.kind}, which leaves no checkpoints that could be audited"
+        raise InvalidInput([Fault(where="job_id", message=message, hint="name a job of kind train")])
+    if IMPORTED_FROM in job.labels:
+        message = f"{job_id} was imported: this installation has not seen its training"
+        raise InvalidInput([Fault(where="job_id", message=message, hint="ask the installation that trained it")])
+    return job
 
 
 def provenance_key(ctx: Context, caller: Caller) -> ProvenanceKey:

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from giornata.control.access.machine_names import machine_names
+from giornata.control.access.machine_names import MachineNames, machine_names
 from giornata.control.access.permissions import require_scope
 from giornata.control.attempts.claiming.outlooks import Outlooks
 from giornata.control.caller import Caller
@@ -108,16 +108,10 @@ def _searched_until(ctx: Context, tx: Transaction, caller: Caller, kind: str | N
 def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:
     """Return the job as this transaction sees it. Raises NotFound."""
     job = own_job(tx, caller, job_id)
-    because, found, names = None, None, machine_names(tx, ctx, caller)
-    if job.state == JobState.QUEUED:
-        seen_since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
-        view = with_ceiling(tx, ctx, job, tx.job_reads.queue_view(job, seen_since_ms=seen_since_ms))
-        found = _outlook(ctx, tx, job) if view.live_nodes and not view.eligible_nodes else None
-        missing = "" if view.live_nodes else why_no_node_comes(tx, ctx, offered_kind(job.kind))
-        because = waiting_because(job, view, found, names=names, missing=missing)
-        if job.kind in ORDER_KINDS and view.eligible_nodes:
-            because = missing_models(tx, ctx, job.project_id, job.spec) or because
-    attempts = tx.job_reads.attempts([job_id], project_id=caller.project_id)
+    names = machine_names(tx, ctx, caller)
+    because, found = why_it_waits(ctx, tx, job, names=names)
+    # The attempts of an order are leases of its pictures, which a reply counts instead.
+    attempts = () if job.kind in ORDER_KINDS else tx.job_reads.attempts([job_id], project_id=caller.project_id)
     reply = job_reply(
         job,
         attempts,
@@ -127,6 +121,25 @@ def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:
         next_try_at=next_try_at(found),
     )
     return _with_pictures(tx, reply) if job.kind in ORDER_KINDS else reply
+
+
+def why_it_waits(
+    ctx: Context, tx: Transaction, job: JobRecord, *, names: MachineNames
+) -> tuple[str | None, Outlook | None]:
+    """Return why no node has a job, and what becomes of one that no connected node may take.
+
+    Both are None for a job that is not queued.
+    """
+    if job.state != JobState.QUEUED:
+        return None, None
+    seen_since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
+    view = with_ceiling(tx, ctx, job, tx.job_reads.queue_view(job, seen_since_ms=seen_since_ms))
+    found = _outlook(ctx, tx, job) if view.live_nodes and not view.eligible_nodes else None
+    missing = "" if view.live_nodes else why_no_node_comes(tx, ctx, offered_kind(job.kind))
+    because = waiting_because(job, view, found, names=names, missing=missing)
+    if job.kind in ORDER_KINDS and view.eligible_nodes:
+        because = missing_models(tx, ctx, job.project_id, job.spec) or because
+    return because, found
 
 
 def _spent_beside(tx: Transaction, jobs: Sequence[JobRecord]) -> Mapping[str, int]:

@@ -105,7 +105,7 @@ def _rows(  # noqa: PLR0917 - jobs, with what was read of them
     for attempt in found:
         attempts[attempt.job_id].append(attempt)
     losses = tx.sweeps.losses(ids, project_id=project_id)
-    sheets = dict(tx.sweeps.sheets(ids, project_id=project_id))  # of each job the last one stays
+    sheets = tx.sweeps.last_sheets(ids, project_id=project_id)
     return tuple(
         _row(
             job_reply(records[each.job_id], attempts[each.job_id], names=None),

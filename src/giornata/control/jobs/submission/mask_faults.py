@@ -6,12 +6,14 @@ from typing import Any
 
 from giornata.control.context import Context
 from giornata.control.ports.user_queries.records import BlobRecord
-from giornata.control.storage.inspect_blobs import Sides, picture_sides
+from giornata.control.storage.inspect_blobs import SeenPicture, see_pictures
 from giornata.domain.errors import Fault
 from giornata.protocol.generation.checks.masked_pictures import MaskedPicture, masked_pictures
 
 MOST_PAIRS = 64
 """Pairs that one request has the server look at. A node compares the others, and fails their pictures."""
+
+Sides = tuple[int, int]
 
 
 def mask_faults(ctx: Context, project_id: str, spec: Mapping[str, Any]) -> list[Fault]:
@@ -32,9 +34,13 @@ def _compared(
     ctx: Context, project_id: str, pairs: Sequence[MaskedPicture], blobs: Mapping[str, BlobRecord]
 ) -> Iterator[Fault]:
     wanted = {sha256: blobs[sha256] for each in pairs for sha256 in (each.image, each.mask)}
-    seen = picture_sides(ctx, project_id, wanted)
+    seen = see_pictures(ctx, project_id, wanted)
     for each in pairs:
-        yield from mask_fault(each.where, seen.get(each.image), seen.get(each.mask))
+        yield from mask_fault(each.where, _sides(seen.get(each.image)), _sides(seen.get(each.mask)))
+
+
+def _sides(found: SeenPicture | Fault | None) -> Sides | Fault | None:
+    return (found.width, found.height) if isinstance(found, SeenPicture) else found
 
 
 def mask_fault(where: str, image: Sides | Fault | None, mask: Sides | Fault | None) -> Iterator[Fault]:

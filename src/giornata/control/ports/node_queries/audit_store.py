@@ -110,8 +110,8 @@ class Audits(Protocol):
     def put(self, audit: ReplayAuditRow) -> None:
         """Write what may change: held bytes, state, message, runs, the guilty machine, and when it was decided."""
 
-    def of_job(self, job_id: str) -> Sequence[ReplayAuditRow]:
-        """Return the job's audits, by step."""
+    def of_job(self, job_id: str, *, latest: int | None = None) -> Sequence[ReplayAuditRow]:
+        """Return the job's audits by step: all of them, or those of the latest steps."""
 
     def commits(self, job_id: str, *, limit: int) -> Sequence[CheckpointCommit]:
         """Return the checkpoints that the job's history tells of, oldest first."""

@@ -156,6 +156,9 @@ class Fleets(Protocol):
     def instances(self, fleet: str) -> Sequence[InstanceRow]:
         """Return the fleet's instances that are not gone, by id."""
 
+    def troubles(self) -> Sequence[tuple[str, str, int]]:
+        """Return (fleet, trouble, number) of what the providers say of instances that are not gone."""
+
     def gone_since(self, fleet: str, *, since_ms: int) -> Sequence[InstanceRow]:
         """Return the fleet's instances that went since then."""
 

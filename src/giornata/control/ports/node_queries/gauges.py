@@ -65,6 +65,7 @@ class Gauges:
 
     jobs: Mapping[tuple[str, str], int]  # by (kind, state)
     oldest_queued_at_ms: int | None
+    oldest_queued: tuple[str, str] | None = None  # its id and its project
     nodes: Mapping[NodeState, int]
     ended: EndedTotals = field(default_factory=EndedTotals)
     spend_micro_usd: int = 0  # by all attempts, since the installation began
@@ -80,7 +81,7 @@ class Gauges:
 
 
 class GaugeQueries(Protocol):
-    """Counts over all projects that never tell who owns what."""
+    """Counts over all projects. Of all jobs only the oldest in the queue is named."""
 
     def now(self, *, seen_since_ms: int) -> Gauges:
         """Return the counts now. Nodes not heard of since `seen_since_ms` count as gone."""

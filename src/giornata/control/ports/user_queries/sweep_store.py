@@ -48,5 +48,5 @@ class Sweeps(Protocol):
     def losses(self, job_ids: Sequence[str], *, project_id: str) -> Mapping[str, float]:
         """Return the mean loss over the last tenth of the steps that each job has made, by the job's id."""
 
-    def sheets(self, job_ids: Sequence[str], *, project_id: str) -> Sequence[tuple[str, ArtifactRecord]]:
-        """Return (job, sheet) of the sheets of sample images by their steps; that of the end is last."""
+    def last_sheets(self, job_ids: Sequence[str], *, project_id: str) -> Mapping[str, ArtifactRecord]:
+        """Return the last sheet of sample images of each job that has one; that of the end is the last."""

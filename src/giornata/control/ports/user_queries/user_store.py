@@ -245,11 +245,38 @@ class JobReads(Protocol):
     ) -> Rows[MetricRecord]:
         """Return the metrics of at most `limit` steps after `after_step`, by step, within `most_bytes`."""
 
-    def checkpoints(self, job_id: str, *, project_id: str) -> list[CheckpointRecord]:
-        """Return the checkpoints that were not rejected, highest step first."""
+    def metric_span(self, job_id: str, *, after_step: int) -> tuple[int, int] | None:
+        """Return the first and the last step above `after_step` that have metrics; None without any."""
 
-    def artifacts(self, job_id: str, *, project_id: str) -> list[ArtifactRecord]:
-        """Return the job's artifacts, sorted by name."""
+    def curve(self, job_id: str, *, steps: Sequence[int], most_bytes: int) -> Sequence[MetricRecord]:
+        """Return the metrics of these steps, ascending; of one that has none those of the next that has.
+
+        The last ones that have `most_bytes` together.
+        """
+
+    def checkpoints(
+        self,
+        job_id: str,
+        *,
+        project_id: str,
+        steps: Collection[int] | None = None,
+        below: int | None = None,
+        limit: int | None = None,
+    ) -> list[CheckpointRecord]:
+        """Return the checkpoints that were not rejected, highest step first: of these steps, or below this one."""
+
+    def checkpoint_with(self, sha256: str, *, project_id: str) -> tuple[str, int] | None:
+        """Return (job, step) of the earliest checkpoint with these bytes; None where there is none any more."""
+
+    def artifacts(
+        self, job_id: str, *, project_id: str, after: str = "", limit: int | None = None
+    ) -> list[ArtifactRecord]:
+        """Return the job's artifacts whose names come after `after`, sorted by name."""
+
+    def artifact(self, job_id: str, name: str, *, project_id: str) -> ArtifactRecord | None: ...
+
+    def sheets(self, job_id: str, *, project_id: str, limit: int) -> list[ArtifactRecord]:
+        """Return the last artifacts by name that are called as sample sheets are, last first."""
 
     def finished(self, *, project_id: str, kind: str, shape_key: str, limit: int) -> list[FinishedRecord]:
         """Return the project's latest succeeded attempts of this kind with steps of this shape."""
