@@ -11,7 +11,7 @@ from benchmarks.simulate.ancestor_operator import Autoscaler, Operator
 from benchmarks.simulate.regret import regret_of
 from giornata.simulate import run as simulator
 from giornata.simulate.crowd import RequestBatches
-from giornata.simulate.node import ModelledNode
+from giornata.simulate.node import ModeledNode
 from giornata.simulate.plane import SimulatedControlPlane
 from giornata.simulate.rented.trainer import ANCESTOR_TRAINER
 from giornata.simulate.results import report
@@ -27,13 +27,13 @@ FIGURES = ("usd_per_job", "worst_job_min", "lost_and_idle_share")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRun(simulator.SimulationResult):
-    """A run, with the name of its policy. `by_hand` counts the actions of the modelled operator."""
+    """A run, with the name of its policy. `by_hand` counts the actions of the modeled operator."""
 
     policy: PolicyName
     by_hand: int
 
 
-class AncestorNode(ModelledNode):
+class AncestorNode(ModeledNode):
     """The ancestor's worker asks for work at once, and never gives up a job by its own clock."""
 
     checks_s = 0.0

@@ -12,11 +12,11 @@ from giornata.domain.errors import FleetUnavailable, InstanceGone
 from giornata.domain.jobs.reasons import Reason
 from giornata.simulate.agenda import Agenda
 from giornata.simulate.draws import by_curve, exponential_s, rng
-from giornata.simulate.node import ModelledNode
+from giornata.simulate.node import ModeledNode
 from giornata.simulate.plane import Grant
 from giornata.simulate.rented.course import HOUR_MS, StepTimeline, hour_factor
 from giornata.simulate.rented.machines import HOUR_NOISE, STEP_NOISE, MachinePool, SimulatedMachine
-from giornata.simulate.rented.provider import Container, ModelledFleet, SimulatedNode, SimulatedOffer
+from giornata.simulate.rented.provider import Container, ModeledFleet, SimulatedNode, SimulatedOffer
 from giornata.simulate.rented.trainer import ANCESTOR_TRAINER
 from giornata.simulate.results.story import JobTrace
 from giornata.simulate.results.tally import IDLE, TRAIN, BilledTime, InstanceTimer
@@ -41,10 +41,10 @@ class Tenant(SimulatedNode):
         self.lived_on_s = lives_on_s
 
 
-def _fleet(**offer: object) -> tuple[Agenda, ModelledFleet, BilledTime]:
+def _fleet(**offer: object) -> tuple[Agenda, ModeledFleet, BilledTime]:
     agenda, tally = Agenda(), BilledTime()
     plain: dict[str, object] = {"mtbi_s": math.inf, "start_min": ((0.0, 1.0), (1.0, 1.0))}
-    fleet = ModelledFleet(
+    fleet = ModeledFleet(
         SimulatedOffer(**{**plain, **offer}),  # type: ignore[arg-type]
         agenda=agenda,
         seed=0,
@@ -60,7 +60,7 @@ def _until(agenda: Agenda, seconds: float) -> None:
     agenda.run(until=lambda: agenda.now_ms() >= at_ms, latest_ms=at_ms)
 
 
-def _only(fleet: ModelledFleet) -> Container:
+def _only(fleet: ModeledFleet) -> Container:
     (container,) = fleet.present.values()
     return container
 
@@ -198,7 +198,7 @@ def test_a_job_takes_what_its_parts_take():
 
 
 def test_an_attempt_that_outlives_its_container_is_counted_once():
-    world = Simulation(SCENARIOS["zombies"], seed=0, new_node=ModelledNode)
+    world = Simulation(SCENARIOS["zombies"], seed=0, new_node=ModeledNode)
     (fleet,) = world.manual
     fleet.desired(1)
     (container,) = fleet.present.values()

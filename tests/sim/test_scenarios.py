@@ -61,7 +61,7 @@ def test_costs_are_the_providers_bill(run: dict[str, Any]):
 
 
 def test_loading_downloads_and_caching_are_start_up_in_costs():
-    """Against what the modelled nodes know, without the last upload, which comes after the steps."""
+    """Against what the modeled nodes know, without the last upload, which comes after the steps."""
     with played(sized(SCENARIOS["price-spike"], jobs=20, nodes=5)) as ran:
         assert ran.installation is not None
         begin, now_ms = instant(ran.world.agenda.start_ms), ran.world.agenda.now_ms()

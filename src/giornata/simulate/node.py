@@ -1,4 +1,4 @@
-"""A modelled node: claims, prepares, trains, beats, commits, obeys, vanishes, and sometimes comes back."""
+"""A modeled node: claims, prepares, trains, beats, commits, obeys, vanishes, and sometimes comes back."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ RESTART_S = 10.0  # a kubelet's first pause; it doubles there, and here it does 
 TRIAL_S = 20.0  # of a small training, its model loaded: a guess
 
 
-class ModelledNode(SimulatedNode):
+class ModeledNode(SimulatedNode):
     """One process in a container. `reachable` is false while its network is gone."""
 
     checks_s = 4.0  # from its start to the first claim

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from giornata.control.context import GovernedFleet
 from giornata.simulate.crowd import RequestBatches
 from giornata.simulate.installation import Installation, counts_of, installed
-from giornata.simulate.node import ModelledNode
+from giornata.simulate.node import ModeledNode
 from giornata.simulate.plane import VRAM_BYTES, SimulatedControlPlane
-from giornata.simulate.rented.provider import ModelledFleet
+from giornata.simulate.rented.provider import ModeledFleet
 from giornata.simulate.results.story import JobTrace
 from giornata.simulate.scenario import Scenario
 from giornata.simulate.troubles import plan
@@ -36,7 +36,7 @@ class SimulationResult:
 @contextmanager
 def played(scenario: Scenario, *, seed: int = 0, keep_beats: bool = False) -> Iterator[SimulationResult]:
     """Play a scenario to its end. The installation can be looked at until the context ends."""
-    world = Simulation(scenario, seed=seed, new_node=ModelledNode)
+    world = Simulation(scenario, seed=seed, new_node=ModeledNode)
     world.chronicle.keep_beats = keep_beats
     with _installed(world) as installation:
         yield run(world, installation)
@@ -92,9 +92,9 @@ def _installed(world: Simulation) -> Iterator[Installation]:
         yield installation
 
 
-def _governed(fleet: ModelledFleet, scenario: Scenario) -> GovernedFleet:
+def _governed(fleet: ModeledFleet, scenario: Scenario) -> GovernedFleet:
     return GovernedFleet(
-        name=fleet.offer.name, driver="modelled", fleet=fleet, vram_bytes=VRAM_BYTES, scaling=scenario.scaling
+        name=fleet.offer.name, driver="modeled", fleet=fleet, vram_bytes=VRAM_BYTES, scaling=scenario.scaling
     )
 
 

@@ -1,4 +1,4 @@
-"""The state of a run that a modelled node can see, and the books in which it is noted."""
+"""The state of a run that a modeled node can see, and the books in which it is noted."""
 
 import itertools
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from giornata.simulate.crowd import BatchedNode, RequestBatches
 from giornata.simulate.installation import Counts
 from giornata.simulate.plane import Grant, SimulatedControlPlane
 from giornata.simulate.rented.machines import SimulatedMachine
-from giornata.simulate.rented.provider import Container, ModelledFleet, SimulatedNode, SimulatedOffer
+from giornata.simulate.rented.provider import Container, ModeledFleet, SimulatedNode, SimulatedOffer
 from giornata.simulate.results.story import BeatSeen, QueueSample, SimulationTrace
 from giornata.simulate.results.tally import BilledTime
 from giornata.simulate.scenario import Scenario
@@ -28,27 +28,27 @@ class Simulation:
         self.agenda = Agenda()
         self.tally, self.chronicle = BilledTime(), SimulationTrace()
         self._numbers = itertools.count(1)
-        self._fleet_by_container: dict[str, ModelledFleet] = {}
+        self._fleet_by_container: dict[str, ModeledFleet] = {}
         self.fleets = {offer.name: self._fleet(offer) for offer in scenario.offers}
         self.plane: SimulatedControlPlane
         self.crowd: RequestBatches
         self.counts: Callable[[], Counts]
         self.done_at_s: float | None = None
 
-    def _fleet(self, offer: SimulatedOffer) -> ModelledFleet:
+    def _fleet(self, offer: SimulatedOffer) -> ModeledFleet:
         def settle(container: Container) -> SimulatedNode:
             self._fleet_by_container[container.id] = fleet
             return self._new_node(self, container, next(self._numbers))
 
-        fleet = ModelledFleet(offer, agenda=self.agenda, seed=self.seed, tally=self.tally, settle=settle)
+        fleet = ModeledFleet(offer, agenda=self.agenda, seed=self.seed, tally=self.tally, settle=settle)
         return fleet
 
-    def fleet_of(self, container: Container) -> ModelledFleet:
+    def fleet_of(self, container: Container) -> ModeledFleet:
         """Return the fleet that the container belongs to."""
         return self._fleet_by_container[container.id]
 
     @property
-    def manual(self) -> list[ModelledFleet]:
+    def manual(self) -> list[ModeledFleet]:
         """List all fleets of the simulation."""
         return list(self.fleets.values())
 

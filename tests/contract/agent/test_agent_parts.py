@@ -361,7 +361,7 @@ def test_a_checkpoint_without_metrics_before_it_costs_no_call_more(
     assert api.routes(without=()) == ["uploads", "checkpoints"]
 
 
-def test_bytes_that_arrive_spoilt_are_uploaded_again(api: FakeNodeApi, clock: Clock, tmp_path: Path) -> None:
+def test_bytes_that_arrive_spoiled_are_uploaded_again(api: FakeNodeApi, clock: Clock, tmp_path: Path) -> None:
     events: list[Event] = []
     made = courier(api, held(clock), clock, events)
     api.answers["checkpoints"] = [problem(409, "blob-mismatch"), problem(409, "blob-missing")]

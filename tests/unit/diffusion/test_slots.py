@@ -1,4 +1,4 @@
-"""Places for adapters: the same names, weights and formula as an adapter alone, and nobody feels the neighbours."""
+"""Places for adapters: the same names, weights and formula as an adapter alone, and nobody feels the neighbors."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -189,7 +189,7 @@ def step_all(slots: AdapterSlots, base: BaseModel, *, rows: int = 4, spoil: int 
     return loss_B.detach()
 
 
-def test_a_neighbour_changes_no_bit_not_even_by_what_is_not_a_number(
+def test_a_neighbor_changes_no_bit_not_even_by_what_is_not_a_number(
     tiny_base: BaseModel, specs: list[TrainSpec]
 ) -> None:
     def run(others: str) -> torch.Tensor:

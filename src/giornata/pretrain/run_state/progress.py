@@ -27,7 +27,7 @@ FREE_OF_TRAIN = frozenset(
         "max_bad_steps",
     }
 )
-"""These may change between two starts of a run: they change nothing of what is learnt but in its last bits."""
+"""These may change between two starts of a run: they change nothing of what is learned but in its last bits."""
 
 
 OPTIONAL = frozenset({"trained_s", "interruptions", "left"})

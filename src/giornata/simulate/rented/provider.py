@@ -75,7 +75,7 @@ class SimulatedNode:
 Settle = Callable[[Container], SimulatedNode]
 
 
-class ModelledFleet:
+class ModeledFleet:
     """A simulated provider that implements `giornata.control.ports.fleet.FleetDriver`."""
 
     def __init__(
