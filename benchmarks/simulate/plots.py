@@ -39,8 +39,8 @@ def draw_all(ran: PolicyRun, folder: Path) -> list[Path]:
 
 def _life(ran: PolicyRun, axes: Axes) -> bool:
     """One job's life: the one with the most attempts."""
-    job = max(ran.world.chronicle.jobs.values(), key=lambda story: (len(story.attempts), story.id), default=None)
-    beats = [] if job is None else [beat for beat in ran.world.chronicle.beats if beat.job_id == job.id]
+    job = max(ran.world.trace.jobs.values(), key=lambda story: (len(story.attempts), story.id), default=None)
+    beats = [] if job is None else [beat for beat in ran.world.trace.beats if beat.job_id == job.id]
     if job is None or not beats:
         return False
     begin_s = beats[0].at_s
@@ -81,7 +81,7 @@ def _beats(axes: Axes, beats: list[BeatSeen], begin_s: float, color: str, label:
 
 def _fleet(ran: PolicyRun, axes: Axes) -> bool:
     """How large the fleet was, and how long the queue."""
-    samples = ran.world.chronicle.samples
+    samples = ran.world.trace.samples
     if not samples:
         return False
     hours = [sample.at_s / 3600 for sample in samples]
@@ -147,7 +147,7 @@ def _cost(ran: PolicyRun, axes: Axes) -> bool:
 
 def _times(ran: PolicyRun, axes: Axes) -> bool:
     """How long jobs took."""
-    minutes = sorted(m for story in ran.world.chronicle.jobs.values() if (m := story.minutes) is not None)
+    minutes = sorted(m for story in ran.world.trace.jobs.values() if (m := story.minutes) is not None)
     if not minutes:
         return False
     # What lies far out would squeeze the rest into one bar: it is counted at the edge.

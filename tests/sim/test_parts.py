@@ -121,7 +121,7 @@ def test_interrupted_instance_is_replaced_and_zombie_node_lives_on():
 
 
 def test_a_reallocated_machine_stays_away_for_its_time_and_no_longer():
-    agenda, fleet, _ = _fleet(park=MachinePool(machines=2, in_order=2), excluded_s=3600.0)
+    agenda, fleet, _ = _fleet(pool=MachinePool(machines=2, in_order=2), excluded_s=3600.0)
     fleet.desired(1)
     _until(agenda, 61)
     first = _only(fleet)
@@ -181,11 +181,11 @@ def test_an_attempt_that_brought_nothing_is_lost_with_what_came_before_it():
 
 
 def test_machines_are_what_they_are_and_have_a_tail():
-    park = MachinePool(notable={3: {"slowness": 12.0}})
-    assert park.machine(7, 5) == park.machine(7, 5) != park.machine(8, 5)
-    assert park.machine(7, 3).slowness == 12.0 and not park.machine(7, 3).sound
-    slowness = sorted(park.machine(0, number).slowness for number in range(2000) if number != 3)
-    assert slowness[0] > park.fastest
+    pool = MachinePool(notable={3: {"slowness": 12.0}})
+    assert pool.machine(7, 5) == pool.machine(7, 5) != pool.machine(8, 5)
+    assert pool.machine(7, 3).slowness == 12.0 and not pool.machine(7, 3).sound
+    slowness = sorted(pool.machine(0, number).slowness for number in range(2000) if number != 3)
+    assert slowness[0] > pool.fastest
     assert statistics.median(slowness) == pytest.approx(1.0, abs=0.03)
     assert slowness[-1] > 1.5
 
@@ -203,7 +203,7 @@ def test_an_attempt_that_outlives_its_container_is_counted_once():
     fleet.desired(1)
     (container,) = fleet.present.values()
     machine, start_ms = container.machine, world.agenda.now_ms()
-    world.chronicle.jobs["job_1"] = JobTrace(id="job_1", project_id="p", steps=1000)
+    world.trace.jobs["job_1"] = JobTrace(id="job_1", project_id="p", steps=1000)
     grant = Grant(
         job_id="job_1",
         machine_id=container.machine.id,
@@ -294,8 +294,8 @@ def test_heat_throttles_from_step_1000_on():
 def test_a_machine_that_gets_far_too_hot_is_not_sound():
     assert SimulatedMachine(id="warm", hot_by=1.2).sound
     assert not SimulatedMachine(id="hot", hot_by=2.0).sound
-    park = MachinePool(heats_up=0.3)
-    heating = sum(park.machine(0, number).hot_by > 1 for number in range(1000))
+    pool = MachinePool(heats_up=0.3)
+    heating = sum(pool.machine(0, number).hot_by > 1 for number in range(1000))
     assert heating == pytest.approx(300, rel=0.15)
 
 
@@ -303,7 +303,7 @@ def test_a_bound_is_what_the_fastest_machines_do_from_when_they_come():
     """Two machines that do a step in a second come after one and two minutes, at 0.36 dollars an hour."""
     offer = SimulatedOffer(
         price_micro_usd_per_hour=360_000,
-        park=MachinePool(
+        pool=MachinePool(
             machines=5, spread=0.0, throttled=0.0, notable={2: {"slowness": 0.1, "breaks": Reason.CRASHED}}
         ),
         start_min=((0.0, 1.0), (1.0, 3.0)),

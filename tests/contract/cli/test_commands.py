@@ -33,7 +33,7 @@ def claim(served):
     return served.call("POST", "/v1/node/claim", served.keys.node, json=body).json()["lease"]
 
 
-def test_an_empty_house_lists_nothing(run):
+def test_empty_installation_lists_nothing(run):
     assert run("jobs", "--json").json == {"items": []}
     assert run("nodes", "--json").json == {"items": []}
 

@@ -38,15 +38,15 @@ class PageCost:
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Furnished]:
     """A house with many jobs, nodes and keys."""
-    with furnished(tmp_path_factory.mktemp("crowded")) as house:
-        ctx = house.served.ctx
+    with furnished(tmp_path_factory.mktemp("crowded")) as installation:
+        ctx = installation.served.ctx
         owner = Caller(project_id=PROJECT, scopes=Scope.ADMIN.reach, key_id="key_owner")
         for number in range(MANY):
             submit(ctx, owner, SubmitJob(kind="x-count", spec={"steps": number}), None)
             create_key(ctx, owner, CreateKey(name=f"key {number}"))
             node = NodeInfo(node_id=f"node_{number + 100:08d}", machine_id=f"crowd-{number}", name=f"crowd-{number}")
             claim_once(ctx, NODE, Claim(request_id=f"request-{number:06d}", node=node, kinds=("x-other",)))
-        yield house
+        yield installation
 
 
 @contextmanager
