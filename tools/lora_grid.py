@@ -231,7 +231,7 @@ def _rows(texts: Sequence[str], folders: Sequence[str]) -> list[Row]:
     trained = {label.strip(): Path(folder) for label, _, folder in (text.partition("=") for text in folders)}
     unknown = sorted(trained.keys() - {row.label for row in parsed})
     if unknown:
-        raise InvalidInput([Fault(where="--pictures", message=f"no row is labelled {', '.join(unknown)}")])
+        raise InvalidInput([Fault(where="--pictures", message=f"no row is labeled {', '.join(unknown)}")])
     return [
         Row(
             label=row.label,

@@ -50,8 +50,8 @@ def by_use_cases(data: Path, database: str, jobs: int, clients: int) -> Life:
     """The same verbs called in this process, without HTTP: as the peers are, a library on the database."""
     with open_control_plane(
         Settings(data=data, database=database, secrets_key=SECRETS_KEY), base_url=lambda: "http://localhost"
-    ) as house:
-        ctx = house.context
+    ) as installation:
+        ctx = installation.context
         admin = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="load")
         node = Caller(project_id=ROOT_PROJECT, scopes=Scope.NODE.reach, key_id="load")
         job = SubmitJob(kind=KIND, spec={})

@@ -110,7 +110,7 @@ class LearningRig:
     def teach(self, name: str, subject: str, seed: int) -> tuple[StableDiffusionXLPipeline, str, float]:
         """(pipeline with the LoRA, the prompt of the subject, seconds of the training)."""
         lesson = LESSONS[name]
-        jobs = [self._start(lesson, each, seed) for each in (subject, *lesson.neighbours)]
+        jobs = [self._start(lesson, each, seed) for each in (subject, *lesson.neighbors)]
         began_s = time.monotonic()
         workload = TrainWorkload(device="cpu", places=len(jobs))
         if len(jobs) > 1:

@@ -28,14 +28,14 @@ DEEP = {
     "learning_rate": 2e-3,
     "target_modules": ["to_q", "to_k", "to_v", "to_out.0", "ff.net.0.proj", "ff.net.2", "conv1", "conv2"],
 }
-"""For subjects of two colours."""
+"""For subjects of two colors."""
 CLASS = {"with_prior_preservation": True, "class_prompt": "a shape"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
     """What differs from COMMON. `class_pictures`: shapes that were drawn, or drawn by the base from their captions.
-    `neighbours` train in the same batch, each on a subject of its own; `first` is a lesson whose LoRA this one
+    `neighbors` train in the same batch, each on a subject of its own; `first` is a lesson whose LoRA this one
     begins with."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Lesson:
     transparent: bool = False
     wide: bool = False
     repeats: Sequence[int] = (1,)
-    neighbours: Sequence[str] = ()
+    neighbors: Sequence[str] = ()
     first: str = ""
 
 
@@ -117,7 +117,7 @@ LESSONS: Mapping[str, Lesson] = MappingProxyType(
         "accumulated, 2 x 2": Lesson(fields={"train_batch_size": 2, "gradient_accumulation_steps": 2}),
         "linear with warm-up": Lesson(fields={"lr_scheduler": "linear", "lr_warmup_steps": 30}),
         "bf16": Lesson(fields={"mixed_precision": "bf16"}),
-        "joint, one of two": Lesson(neighbours=("two-tone-house",)),
-        "joint, one of four": Lesson(neighbours=("two-tone-house", "magenta-crescent", "green-cactus")),
+        "joint, one of two": Lesson(neighbors=("two-tone-house",)),
+        "joint, one of four": Lesson(neighbors=("two-tone-house", "magenta-crescent", "green-cactus")),
     }
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from benchmarks.simulate.ancestor import FAILURES_PER_WORKER, AncestorPlane
 from giornata.domain.errors import FleetUnavailable, InstanceGone
 from giornata.simulate.agenda import Agenda
-from giornata.simulate.rented.provider import ModelledFleet
+from giornata.simulate.rented.provider import ModeledFleet
 
 CRON_S = 300.0
 SCALE_TO_ZERO_S = 600.0  # assumed: never published
@@ -17,7 +17,7 @@ LOOKS_EVERY_S = 1800.0
 class Autoscaler:
     """Every five minutes: as many replicas as jobs that are not done, and those that were done a moment ago (D43)."""
 
-    def __init__(self, agenda: Agenda, plane: AncestorPlane, fleet: ModelledFleet, *, most: int) -> None:
+    def __init__(self, agenda: Agenda, plane: AncestorPlane, fleet: ModeledFleet, *, most: int) -> None:
         self._agenda, self._plane, self._fleet, self._most = agenda, plane, fleet, most
 
     def begin(self) -> None:
@@ -59,7 +59,7 @@ class Operator:
     """A person: reallocates every node that stands idle, when work is left and nobody is at it."""
 
     def __init__(
-        self, agenda: Agenda, plane: AncestorPlane, fleet: ModelledFleet, *, waiting: Callable[[], int]
+        self, agenda: Agenda, plane: AncestorPlane, fleet: ModeledFleet, *, waiting: Callable[[], int]
     ) -> None:
         self._agenda, self._plane, self._fleet, self._waiting = agenda, plane, fleet, waiting
         self._stuck_before = False

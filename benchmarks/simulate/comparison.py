@@ -10,8 +10,8 @@ from benchmarks.simulate.ancestor import AncestorPlane
 from benchmarks.simulate.ancestor_operator import Autoscaler, Operator
 from benchmarks.simulate.regret import regret_of
 from giornata.simulate import run as simulator
-from giornata.simulate.crowd import RequestBatches
-from giornata.simulate.node import ModelledNode
+from giornata.simulate.batches import RequestBatches
+from giornata.simulate.node import ModeledNode
 from giornata.simulate.plane import SimulatedControlPlane
 from giornata.simulate.rented.trainer import ANCESTOR_TRAINER
 from giornata.simulate.results import report
@@ -27,13 +27,13 @@ FIGURES = ("usd_per_job", "worst_job_min", "lost_and_idle_share")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRun(simulator.SimulationResult):
-    """A run, with the name of its policy. `by_hand` counts the actions of the modelled operator."""
+    """A run, with the name of its policy. `by_hand` counts the actions of the modeled operator."""
 
     policy: PolicyName
     by_hand: int
 
 
-class AncestorNode(ModelledNode):
+class AncestorNode(ModeledNode):
     """The ancestor's worker asks for work at once, and never gives up a job by its own clock."""
 
     checks_s = 0.0
@@ -56,11 +56,11 @@ def played(
 
 def _played_by_ancestor(scenario: Scenario, *, seed: int, keep_beats: bool) -> PolicyRun:
     world = Simulation(scenario, seed=seed, new_node=AncestorNode)
-    world.chronicle.keep_beats = keep_beats
+    world.trace.keep_beats = keep_beats
     every = scenario.every if isinstance(scenario.every, int) else DEFAULT_EVERY
     plane = AncestorPlane(world.agenda, seed=seed, steps=scenario.steps, every=every)
     world.plane = cast(SimulatedControlPlane, plane)
-    world.crowd = RequestBatches(
+    world.batches = RequestBatches(
         world.agenda,
         world.plane,
         beat_s=BEAT_S,
@@ -73,10 +73,10 @@ def _played_by_ancestor(scenario: Scenario, *, seed: int, keep_beats: bool) -> P
     for number in range(scenario.jobs):
         job_id = f"job_{number + 1:06d}"
         plane.submit(job_id)
-        world.chronicle.jobs[job_id] = JobTrace(id=job_id, project_id="all", steps=scenario.steps)
+        world.trace.jobs[job_id] = JobTrace(id=job_id, project_id="all", steps=scenario.steps)
     (fleet,) = world.manual
     Autoscaler(world.agenda, plane, fleet, most=scenario.nodes).begin()
-    operator = Operator(world.agenda, plane, fleet, waiting=lambda: world.crowd.waiting)
+    operator = Operator(world.agenda, plane, fleet, waiting=lambda: world.batches.waiting)
     operator.begin()
     return _policy_run(simulator.run(world, None), "ancestor", by_hand=operator.by_hand)
 

@@ -13,8 +13,8 @@ from giornata.simulate.results.story import BeatSeen
 
 SIZE = (9.0, 4.5)
 DPI = 144
-# Colours that are told apart by those who see red and green alike (Okabe and Ito).
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B8A800")
+# Colors that are told apart by those who see red and green alike (Okabe and Ito).
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B8A800")
 INK, QUIET = "#222222", "#8a8a8a"
 
 
@@ -39,17 +39,17 @@ def draw_all(ran: PolicyRun, folder: Path) -> list[Path]:
 
 def _life(ran: PolicyRun, axes: Axes) -> bool:
     """One job's life: the one with the most attempts."""
-    job = max(ran.world.chronicle.jobs.values(), key=lambda story: (len(story.attempts), story.id), default=None)
-    beats = [] if job is None else [beat for beat in ran.world.chronicle.beats if beat.job_id == job.id]
+    job = max(ran.world.trace.jobs.values(), key=lambda story: (len(story.attempts), story.id), default=None)
+    beats = [] if job is None else [beat for beat in ran.world.trace.beats if beat.job_id == job.id]
     if job is None or not beats:
         return False
     begin_s = beats[0].at_s
     machines = list(dict.fromkeys(beat.machine_id for beat in beats))
     for number, machine_id in enumerate(machines):
         of = [beat for beat in beats if beat.machine_id == machine_id]
-        colour = COLOURS[number % len(COLOURS)]
-        _beats(axes, [beat for beat in of if beat.phase == "training"], begin_s, colour, machine_id, hollow=False)
-        _beats(axes, [beat for beat in of if beat.phase != "training"], begin_s, colour, None, hollow=True)
+        color = COLORS[number % len(COLORS)]
+        _beats(axes, [beat for beat in of if beat.phase == "training"], begin_s, color, machine_id, hollow=False)
+        _beats(axes, [beat for beat in of if beat.phase != "training"], begin_s, color, None, hollow=True)
     axes.axhline(job.steps, color=QUIET, linewidth=0.8, linestyle=":")
     if job.done_ms is not None:
         done_min = ((job.done_ms - ran.world.agenda.start_ms) / 1000 - begin_s) / 60
@@ -67,15 +67,13 @@ def _life(ran: PolicyRun, axes: Axes) -> bool:
     return True
 
 
-def _beats(
-    axes: Axes, beats: list[BeatSeen], begin_s: float, colour: str, label: str | None, *, hollow: bool
-) -> None:
+def _beats(axes: Axes, beats: list[BeatSeen], begin_s: float, color: str, label: str | None, *, hollow: bool) -> None:
     axes.scatter(
         [(beat.at_s - begin_s) / 60 for beat in beats],
         [beat.step for beat in beats],
         s=14,
-        facecolors="none" if hollow else colour,
-        edgecolors=colour,
+        facecolors="none" if hollow else color,
+        edgecolors=color,
         linewidths=0.8,
         label=label,
     )
@@ -83,20 +81,20 @@ def _beats(
 
 def _fleet(ran: PolicyRun, axes: Axes) -> bool:
     """How large the fleet was, and how long the queue."""
-    samples = ran.world.chronicle.samples
+    samples = ran.world.trace.samples
     if not samples:
         return False
     hours = [sample.at_s / 3600 for sample in samples]
     running = [sample.running for sample in samples]
     both = [sample.running + sample.starting for sample in samples]
-    axes.fill_between(hours, running, color=COLOURS[0], alpha=0.85, linewidth=0, step="post", label="nodes running")
+    axes.fill_between(hours, running, color=COLORS[0], alpha=0.85, linewidth=0, step="post", label="nodes running")
     axes.fill_between(
-        hours, running, both, color=COLOURS[5], alpha=0.5, linewidth=0, step="post", label="nodes starting"
+        hours, running, both, color=COLORS[5], alpha=0.5, linewidth=0, step="post", label="nodes starting"
     )
     axes.step(
         hours,
         [sample.at_work for sample in samples],
-        color=COLOURS[4],
+        color=COLORS[4],
         linewidth=1.2,
         where="post",
         label="jobs at work",
@@ -107,11 +105,9 @@ def _fleet(ran: PolicyRun, axes: Axes) -> bool:
     axes.set_xlabel("hours")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     waiting = axes.twinx()
-    waiting.plot(
-        hours, [sample.queued for sample in samples], color=COLOURS[1], linewidth=1.6, label="jobs that wait"
-    )
-    waiting.set_ylabel("jobs that wait", color=COLOURS[1])
-    waiting.tick_params(axis="y", colors=COLOURS[1])
+    waiting.plot(hours, [sample.queued for sample in samples], color=COLORS[1], linewidth=1.6, label="jobs that wait")
+    waiting.set_ylabel("jobs that wait", color=COLORS[1])
+    waiting.tick_params(axis="y", colors=COLORS[1])
     waiting.set_ylim(bottom=0)
     waiting.spines["top"].set_visible(False)
     axes.set_title(f"Fleet and queue: {ran.scenario.name}, policy of {ran.policy}")
@@ -132,9 +128,9 @@ def _cost(ran: PolicyRun, axes: Axes) -> bool:
     none = sum(each.useful_steps < 1 and each.billed_ms > 0 for each in ran.world.tally.machines.values())
     if not costs:
         return False
-    axes.bar(range(1, len(costs) + 1), costs, width=0.9, color=COLOURS[0])
+    axes.bar(range(1, len(costs) + 1), costs, width=0.9, color=COLORS[0])
     middle = costs[len(costs) // 2]
-    axes.axhline(middle, color=COLOURS[1], linewidth=1.2, label=f"median machine: ${middle:.3f}")
+    axes.axhline(middle, color=COLORS[1], linewidth=1.2, label=f"median machine: ${middle:.3f}")
     if costs[-1] > 8 * middle:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -151,19 +147,19 @@ def _cost(ran: PolicyRun, axes: Axes) -> bool:
 
 def _times(ran: PolicyRun, axes: Axes) -> bool:
     """How long jobs took."""
-    minutes = sorted(m for story in ran.world.chronicle.jobs.values() if (m := story.minutes) is not None)
+    minutes = sorted(m for story in ran.world.trace.jobs.values() if (m := story.minutes) is not None)
     if not minutes:
         return False
     # What lies far out would squeeze the rest into one bar: it is counted at the edge.
     edge = min(minutes[-1], 3.0 * minutes[len(minutes) // 2])
     beyond = [each for each in minutes if each > edge]
-    axes.hist([min(each, edge) for each in minutes], bins=60, color=COLOURS[0], edgecolor="white", linewidth=0.3)
+    axes.hist([min(each, edge) for each in minutes], bins=60, color=COLORS[0], edgecolor="white", linewidth=0.3)
     axes.set_yscale("log")
     axes.set_ylim(bottom=0.7)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     middle, mean = minutes[len(minutes) // 2], sum(minutes) / len(minutes)
-    axes.axvline(middle, color=COLOURS[1], linewidth=1.2, label=f"median {middle:.1f} min")
-    axes.axvline(mean, color=COLOURS[4], linewidth=1.2, linestyle="--", label=f"mean {mean:.1f} min")
+    axes.axvline(middle, color=COLORS[1], linewidth=1.2, label=f"median {middle:.1f} min")
+    axes.axvline(mean, color=COLORS[4], linewidth=1.2, linestyle="--", label=f"mean {mean:.1f} min")
     if beyond:
         label = f"{len(beyond)} beyond {edge:.0f} min, the last {minutes[-1]:.0f} min, are in the last bar"
         axes.plot([], [], " ", label=label)

@@ -67,8 +67,8 @@ def bound_of(scenario: Scenario, *, seed: int) -> Bound:
 
 def _best_fleet(offer: SimulatedOffer, *, nodes: int, seed: int) -> Iterator[tuple[SimulatedOffer, float, float]]:
     """(offer, slowness, second of its start) of the fastest machines, the fastest first. Broken ones are none."""
-    park = (offer.park.machine(seed, number, of=offer.machines) for number in range(offer.park.machines))
-    fastest = sorted(machine.slowness for machine in park if machine.breaks is None)[:nodes]
+    pool = (offer.pool.machine(seed, number, of=offer.machines) for number in range(offer.pool.machines))
+    fastest = sorted(machine.slowness for machine in pool if machine.breaks is None)[:nodes]
     for number, slowness in enumerate(fastest):
         yield offer, slowness, by_curve(number / nodes, offer.start_min) * 60
 

@@ -31,7 +31,7 @@ def chromium() -> Iterator[object]:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[Furnished]:
+def installation(tmp_path: Path) -> Iterator[Furnished]:
     """An installation for a test that changes it."""
     with furnished(tmp_path) as made:
         yield made
@@ -49,13 +49,13 @@ def window(chromium: object) -> Iterator[Callable[..., Window]]:
     """Open windows, each with its own cookies. At the end none has said an error or asked another origin."""
     opened: list[Window] = []
 
-    def open_one(house: Furnished | Up, *, scheme: str = "light", width: int = 1280) -> Window:
+    def open_one(installation: Furnished | Up, *, scheme: str = "light", width: int = 1280) -> Window:
         context = chromium.new_context(  # type: ignore[attr-defined]
             color_scheme=scheme, viewport={"width": width, "height": 900}, reduced_motion="reduce"
         )
         context.set_default_timeout(20_000)
-        url = house.url if isinstance(house, Up) else house.served.url
-        opened.append(Window(url=url, make_link=lambda: _link(house), context=context))
+        url = installation.url if isinstance(installation, Up) else installation.served.url
+        opened.append(Window(url=url, make_link=lambda: _link(installation), context=context))
         return opened[-1]
 
     yield open_one
@@ -65,8 +65,8 @@ def window(chromium: object) -> Iterator[Callable[..., Window]]:
     assert complaints == []
 
 
-def _link(house: Furnished | Up) -> str:
+def _link(installation: Furnished | Up) -> str:
     """A one-time link that signs in: a fresh one, or the one that `giornata up` printed."""
-    if isinstance(house, Up):
-        return until(lambda: LINK.search(house.said()), f"a link in {house.log}").group()
-    return link_url(house.served.url, house.links.make(house.served.ctx))
+    if isinstance(installation, Up):
+        return until(lambda: LINK.search(installation.said()), f"a link in {installation.log}").group()
+    return link_url(installation.served.url, installation.links.make(installation.served.ctx))

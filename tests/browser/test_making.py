@@ -49,13 +49,13 @@ def drawn(width: int, height: int, shade: int) -> bytes:
 
 
 def test_pictures_become_a_job_and_survive_a_reload_on_the_way(
-    house: Furnished, window: Callable[..., Window], tmp_path: Path
+    installation: Furnished, window: Callable[..., Window], tmp_path: Path
 ) -> None:
     files = [tmp_path / f"dog {number}.png" for number in range(5)]
     for number, file in enumerate(files):
         file.write_bytes(drawn(640, 480 + 40 * number, 30 * number))
     (tmp_path / "notes.txt").write_text("no picture")
-    here = window(house)
+    here = window(installation)
     here.follow_link()
     page = here.page
     here.go(f"{HERE}/train")
@@ -78,16 +78,16 @@ def test_pictures_become_a_job_and_survive_a_reload_on_the_way(
     expect(page.locator("#estimate")).to_contain_text("Place in the queue")
     page.get_by_role("button", name="Begin training").click()
     page.wait_for_url("**/jobs/job_*")
-    job = get_job(house.served.ctx, ANN, page.url.rpartition("/")[2].partition("?")[0])
+    job = get_job(installation.served.ctx, ANN, page.url.rpartition("/")[2].partition("?")[0])
     assert (job.total_steps, job.spec["instance_prompt"]) == (12, "sks dog")
     here.go(f"{HERE}/train")
     expect(page.locator("#pictures li")).to_have_count(0)
 
 
 def test_pictures_that_are_dropped_on_the_first_page_wait_in_a_new_training(
-    house: Furnished, window: Callable[..., Window], tmp_path: Path
+    installation: Furnished, window: Callable[..., Window], tmp_path: Path
 ) -> None:
-    here = window(house)
+    here = window(installation)
     here.follow_link()
     page = here.page
     here.go(HERE)
@@ -119,14 +119,14 @@ def test_pictures_that_are_dropped_on_the_first_page_wait_in_a_new_training(
 
 
 def test_pictures_reach_a_storage_of_another_origin_and_a_reload_in_between_loses_none(
-    house: Furnished, window: Callable[..., Window], tmp_path: Path
+    installation: Furnished, window: Callable[..., Window], tmp_path: Path
 ) -> None:
-    distant = DistantBlobs(house.served.ctx.blobs)
-    house.served.app.state.context = replace(house.served.app.state.context, blobs=distant)
+    distant = DistantBlobs(installation.served.ctx.blobs)
+    installation.served.app.state.context = replace(installation.served.app.state.context, blobs=distant)
     files = [tmp_path / f"cat {number}.png" for number in range(4)]
     for number, file in enumerate(files):
         file.write_bytes(drawn(640, 480, 40 * number))
-    here = window(house)
+    here = window(installation)
     here.follow_link()
     page = here.page
     here.go(f"{HERE}/train")
@@ -150,8 +150,10 @@ def test_pictures_reach_a_storage_of_another_origin_and_a_reload_in_between_lose
     assert len(distant.signed) >= 4
 
 
-def test_jobs_are_chosen_and_compared_by_keyboard_alone(house: Furnished, window: Callable[..., Window]) -> None:
-    here = window(house)
+def test_jobs_are_chosen_and_compared_by_keyboard_alone(
+    installation: Furnished, window: Callable[..., Window]
+) -> None:
+    here = window(installation)
     here.follow_link()
     here.go(f"{HERE}/compare")
     for name in ("portrait of a red fox", "watercolor style"):
@@ -164,11 +166,11 @@ def test_jobs_are_chosen_and_compared_by_keyboard_alone(house: Furnished, window
 
 
 def test_ordered_pictures_appear_while_they_are_drawn_and_give_their_settings(
-    house: Furnished, window: Callable[..., Window]
+    installation: Furnished, window: Callable[..., Window]
 ) -> None:
-    here = window(house)
+    here = window(installation)
     here.follow_link()
-    page, ctx = here.page, house.served.ctx
+    page, ctx = here.page, installation.served.ctx
     here.go(f"{HERE}/generate")
     page.get_by_label("Prompt", exact=True).fill("a fox in a garden")
     page.get_by_label("Base model").fill("some/model")

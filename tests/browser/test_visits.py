@@ -21,13 +21,13 @@ NO_SERVER = ("ERR_CONNECTION_", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RE
 
 
 def test_a_person_signs_in_by_keyboard_alone_sees_the_jobs_and_signs_out(
-    house: Furnished, window: Callable[..., Window]
+    installation: Furnished, window: Callable[..., Window]
 ) -> None:
-    here = window(house)
+    here = window(installation)
     page = here.page
     page.goto(f"{here.url}/")
     page.keyboard.press("Tab")
-    page.keyboard.type(house.member.email)
+    page.keyboard.type(installation.member.email)
     page.keyboard.press("Tab")
     page.keyboard.type(PASSWORD)
     page.keyboard.press("Enter")
@@ -47,24 +47,26 @@ def test_a_person_signs_in_by_keyboard_alone_sees_the_jobs_and_signs_out(
     expect(page.get_by_role("button", name="Sign out")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
-    page.goto(here.url + pages_of(house)["jobs"])
+    page.goto(here.url + pages_of(installation)["jobs"])
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
 
 
-def test_a_sign_in_leads_back_to_the_page_that_was_wanted(house: Furnished, window: Callable[..., Window]) -> None:
-    here = window(house)
-    here.page.goto(here.url + pages_of(house)["job"])
-    here.page.get_by_label("Mail address").fill(house.viewer.email)
+def test_a_sign_in_leads_back_to_the_page_that_was_wanted(
+    installation: Furnished, window: Callable[..., Window]
+) -> None:
+    here = window(installation)
+    here.page.goto(here.url + pages_of(installation)["job"])
+    here.page.get_by_label("Mail address").fill(installation.viewer.email)
     here.page.get_by_label("Password").fill(PASSWORD)
     here.page.get_by_role("button", name="Sign in").click()
     expect(here.page.get_by_role("heading", name="portrait of a red fox")).to_be_visible()
 
 
-def test_a_job_is_watched_to_its_end_without_a_reload(house: Furnished, window: Callable[..., Window]) -> None:
-    here, ctx, attempt_id = window(house), house.served.ctx, house.running.attempt_id
+def test_a_job_is_watched_to_its_end_without_a_reload(installation: Furnished, window: Callable[..., Window]) -> None:
+    here, ctx, attempt_id = window(installation), installation.served.ctx, installation.running.attempt_id
     page = here.page
-    here.sign_in(house.owner)
-    here.go(pages_of(house)["job-running"])
+    here.sign_in(installation.owner)
+    here.go(pages_of(installation)["job-running"])
     expect(page.locator("#liveness")).to_have_text("live")
     expect(page.locator(".wide-progress")).to_contain_text(f"121 / {STEPS}")
     page.evaluate("window.kept = 'this document'")
@@ -74,7 +76,7 @@ def test_a_job_is_watched_to_its_end_without_a_reload(house: Furnished, window: 
     add_log_lines(ctx, attempt_id, LogLines(first=50, lines=("a line that came just now",)))
     expect(page.locator(".wide-progress")).to_contain_text(f"260 / {STEPS}")
     complete(ctx, attempt_id, CompleteAttempt(step=STEPS))
-    house.served.app.state.wakeup.notify()
+    installation.served.app.state.wakeup.notify()
     expect(page.locator("#job-head .badge").first).to_have_text("succeeded")
     expect(page.locator(".chart-said").first).to_contain_text("at step 260")
     expect(page.locator("[data-log]")).to_contain_text("a line that came just now")
@@ -82,16 +84,16 @@ def test_a_job_is_watched_to_its_end_without_a_reload(house: Furnished, window: 
 
 
 def test_a_page_without_a_connection_says_so_and_goes_on_by_itself(
-    house: Furnished, window: Callable[..., Window]
+    installation: Furnished, window: Callable[..., Window]
 ) -> None:
-    here, ctx = window(house), house.served.ctx
+    here, ctx = window(installation), installation.served.ctx
     page = here.page
-    here.sign_in(house.owner)
-    here.go(pages_of(house)["job-running"])
+    here.sign_in(installation.owner)
+    here.go(pages_of(installation)["job-running"])
     expect(page.locator("#liveness")).to_have_text("live")
     here.context.set_offline(True)
     expect(page.locator("#liveness")).to_have_text("not live")
-    heartbeat(ctx, house.running.attempt_id, Heartbeat(step=300, total_steps=STEPS, phase="training"))
+    heartbeat(ctx, installation.running.attempt_id, Heartbeat(step=300, total_steps=STEPS, phase="training"))
     expect(page.locator(".wide-progress")).to_contain_text(f"121 / {STEPS}")  # what was true when it was live
     here.context.set_offline(False)
     expect(page.locator("#liveness")).to_have_text("live")
@@ -100,23 +102,23 @@ def test_a_page_without_a_connection_says_so_and_goes_on_by_itself(
 
 
 def test_pages_of_a_restarted_server_go_on_by_themselves_and_show_no_wrong_number(
-    house: Furnished, window: Callable[..., Window]
+    installation: Furnished, window: Callable[..., Window]
 ) -> None:
-    job, listed, ctx = window(house), window(house), house.served.ctx
+    job, listed, ctx = window(installation), window(installation), installation.served.ctx
     for here, name in ((job, "job-running"), (listed, "jobs")):
-        here.sign_in(house.owner)
-        here.go(pages_of(house)[name])
+        here.sign_in(installation.owner)
+        here.go(pages_of(installation)[name])
         here.page.evaluate("window.kept = 'this document'")
     row = listed.page.get_by_role("row", name="watercolor style")
     expect(job.page.locator("#liveness")).to_have_text("live")
     expect(row).to_contain_text(f"121 / {STEPS}")
-    house.served.stop()
-    heartbeat(ctx, house.running.attempt_id, Heartbeat(step=310, total_steps=STEPS, phase="training"))
+    installation.served.stop()
+    heartbeat(ctx, installation.running.attempt_id, Heartbeat(step=310, total_steps=STEPS, phase="training"))
     for here in (job, listed):
         expect(here.page.locator("#liveness")).to_have_text("not live")
     expect(job.page.locator(".wide-progress")).to_contain_text(f"121 / {STEPS}")  # what was true when it was live
     expect(row).to_contain_text(f"121 / {STEPS}")
-    house.served.start()
+    installation.served.start()
     expect(job.page.locator(".wide-progress")).to_contain_text(f"310 / {STEPS}")
     expect(row).to_contain_text(f"310 / {STEPS}")
     for here in (job, listed):
@@ -125,11 +127,11 @@ def test_pages_of_a_restarted_server_go_on_by_themselves_and_show_no_wrong_numbe
         here.complaints[:] = [said for said in here.complaints if not any(each in said for each in NO_SERVER)]
 
 
-def test_chosen_jobs_are_canceled_by_keyboard(house: Furnished, window: Callable[..., Window]) -> None:
-    here = window(house)
+def test_chosen_jobs_are_canceled_by_keyboard(installation: Furnished, window: Callable[..., Window]) -> None:
+    here = window(installation)
     page = here.page
-    here.sign_in(house.member)
-    here.go(pages_of(house)["jobs"])
+    here.sign_in(installation.member)
+    here.go(pages_of(installation)["jobs"])
     page.get_by_label("Choose my grandmother's garden").focus()
     page.keyboard.press("Space")
     page.get_by_role("button", name="Cancel the chosen").focus()

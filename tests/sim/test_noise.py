@@ -6,17 +6,17 @@ from giornata.domain.machines.stragglers import Member, StragglerPolicy, is_slow
 from giornata.simulate.draws import rng
 from giornata.simulate.rented.course import hour_factor
 from giornata.simulate.rented.machines import MachinePool, SimulatedMachine
-from giornata.simulate.scenarios import CALIBRATED_PARK
+from giornata.simulate.scenarios import CALIBRATED_POOL
 
 FLEETS = 300
 
 
-def _condemned(park: MachinePool, policy: StragglerPolicy, *, nodes: int) -> tuple[int, int]:
+def _condemned(pool: MachinePool, policy: StragglerPolicy, *, nodes: int) -> tuple[int, int]:
     """(sound machines that are called slow, unsound ones) in one hour of each of many fleets; two attempts each."""
     sound = unsound = 0
     for number in range(FLEETS):
-        numbers = rng(number, "fleet", nodes).sample(range(18, park.machines), nodes)
-        fleet = [park.machine(0, each) for each in numbers]
+        numbers = rng(number, "fleet", nodes).sample(range(18, pool.machines), nodes)
+        fleet = [pool.machine(0, each) for each in numbers]
         cohort = [_member(machine, number) for machine in fleet for _ in range(2)]
         for machine in fleet:
             step_s = _member(machine, number).step_s
@@ -30,14 +30,14 @@ def _member(machine: SimulatedMachine, hour: int) -> Member:
 
 
 @pytest.mark.parametrize("nodes", [5, 8, 20])
-@pytest.mark.parametrize("park", [CALIBRATED_PARK, MachinePool()], ids=["calibrated", "plain"])
-def test_noise_condemns_no_sound_machine(park: MachinePool, nodes: int):
-    sound, unsound = _condemned(park, StragglerPolicy(), nodes=nodes)
+@pytest.mark.parametrize("pool", [CALIBRATED_POOL, MachinePool()], ids=["calibrated", "plain"])
+def test_noise_condemns_no_sound_machine(pool: MachinePool, nodes: int):
+    sound, unsound = _condemned(pool, StragglerPolicy(), nodes=nodes)
     assert sound == 0
     assert unsound > 0
 
 
 def test_a_spread_of_a_tenth_would_condemn_some():
     """The control: what the rule did before."""
-    sound, _ = _condemned(CALIBRATED_PARK, StragglerPolicy(least_mad=0.1), nodes=5)
+    sound, _ = _condemned(CALIBRATED_POOL, StragglerPolicy(least_mad=0.1), nodes=5)
     assert sound > 0

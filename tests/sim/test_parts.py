@@ -12,11 +12,11 @@ from giornata.domain.errors import FleetUnavailable, InstanceGone
 from giornata.domain.jobs.reasons import Reason
 from giornata.simulate.agenda import Agenda
 from giornata.simulate.draws import by_curve, exponential_s, rng
-from giornata.simulate.node import ModelledNode
+from giornata.simulate.node import ModeledNode
 from giornata.simulate.plane import Grant
 from giornata.simulate.rented.course import HOUR_MS, StepTimeline, hour_factor
 from giornata.simulate.rented.machines import HOUR_NOISE, STEP_NOISE, MachinePool, SimulatedMachine
-from giornata.simulate.rented.provider import Container, ModelledFleet, SimulatedNode, SimulatedOffer
+from giornata.simulate.rented.provider import Container, ModeledFleet, SimulatedNode, SimulatedOffer
 from giornata.simulate.rented.trainer import ANCESTOR_TRAINER
 from giornata.simulate.results.story import JobTrace
 from giornata.simulate.results.tally import IDLE, TRAIN, BilledTime, InstanceTimer
@@ -41,10 +41,10 @@ class Tenant(SimulatedNode):
         self.lived_on_s = lives_on_s
 
 
-def _fleet(**offer: object) -> tuple[Agenda, ModelledFleet, BilledTime]:
+def _fleet(**offer: object) -> tuple[Agenda, ModeledFleet, BilledTime]:
     agenda, tally = Agenda(), BilledTime()
     plain: dict[str, object] = {"mtbi_s": math.inf, "start_min": ((0.0, 1.0), (1.0, 1.0))}
-    fleet = ModelledFleet(
+    fleet = ModeledFleet(
         SimulatedOffer(**{**plain, **offer}),  # type: ignore[arg-type]
         agenda=agenda,
         seed=0,
@@ -60,7 +60,7 @@ def _until(agenda: Agenda, seconds: float) -> None:
     agenda.run(until=lambda: agenda.now_ms() >= at_ms, latest_ms=at_ms)
 
 
-def _only(fleet: ModelledFleet) -> Container:
+def _only(fleet: ModeledFleet) -> Container:
     (container,) = fleet.present.values()
     return container
 
@@ -121,7 +121,7 @@ def test_interrupted_instance_is_replaced_and_zombie_node_lives_on():
 
 
 def test_a_reallocated_machine_stays_away_for_its_time_and_no_longer():
-    agenda, fleet, _ = _fleet(park=MachinePool(machines=2, in_order=2), excluded_s=3600.0)
+    agenda, fleet, _ = _fleet(pool=MachinePool(machines=2, in_order=2), excluded_s=3600.0)
     fleet.desired(1)
     _until(agenda, 61)
     first = _only(fleet)
@@ -181,11 +181,11 @@ def test_an_attempt_that_brought_nothing_is_lost_with_what_came_before_it():
 
 
 def test_machines_are_what_they_are_and_have_a_tail():
-    park = MachinePool(notable={3: {"slowness": 12.0}})
-    assert park.machine(7, 5) == park.machine(7, 5) != park.machine(8, 5)
-    assert park.machine(7, 3).slowness == 12.0 and not park.machine(7, 3).sound
-    slowness = sorted(park.machine(0, number).slowness for number in range(2000) if number != 3)
-    assert slowness[0] > park.fastest
+    pool = MachinePool(notable={3: {"slowness": 12.0}})
+    assert pool.machine(7, 5) == pool.machine(7, 5) != pool.machine(8, 5)
+    assert pool.machine(7, 3).slowness == 12.0 and not pool.machine(7, 3).sound
+    slowness = sorted(pool.machine(0, number).slowness for number in range(2000) if number != 3)
+    assert slowness[0] > pool.fastest
     assert statistics.median(slowness) == pytest.approx(1.0, abs=0.03)
     assert slowness[-1] > 1.5
 
@@ -198,12 +198,12 @@ def test_a_job_takes_what_its_parts_take():
 
 
 def test_an_attempt_that_outlives_its_container_is_counted_once():
-    world = Simulation(SCENARIOS["zombies"], seed=0, new_node=ModelledNode)
+    world = Simulation(SCENARIOS["zombies"], seed=0, new_node=ModeledNode)
     (fleet,) = world.manual
     fleet.desired(1)
     (container,) = fleet.present.values()
     machine, start_ms = container.machine, world.agenda.now_ms()
-    world.chronicle.jobs["job_1"] = JobTrace(id="job_1", project_id="p", steps=1000)
+    world.trace.jobs["job_1"] = JobTrace(id="job_1", project_id="p", steps=1000)
     grant = Grant(
         job_id="job_1",
         machine_id=container.machine.id,
@@ -294,8 +294,8 @@ def test_heat_throttles_from_step_1000_on():
 def test_a_machine_that_gets_far_too_hot_is_not_sound():
     assert SimulatedMachine(id="warm", hot_by=1.2).sound
     assert not SimulatedMachine(id="hot", hot_by=2.0).sound
-    park = MachinePool(heats_up=0.3)
-    heating = sum(park.machine(0, number).hot_by > 1 for number in range(1000))
+    pool = MachinePool(heats_up=0.3)
+    heating = sum(pool.machine(0, number).hot_by > 1 for number in range(1000))
     assert heating == pytest.approx(300, rel=0.15)
 
 
@@ -303,7 +303,7 @@ def test_a_bound_is_what_the_fastest_machines_do_from_when_they_come():
     """Two machines that do a step in a second come after one and two minutes, at 0.36 dollars an hour."""
     offer = SimulatedOffer(
         price_micro_usd_per_hour=360_000,
-        park=MachinePool(
+        pool=MachinePool(
             machines=5, spread=0.0, throttled=0.0, notable={2: {"slowness": 0.1, "breaks": Reason.CRASHED}}
         ),
         start_min=((0.0, 1.0), (1.0, 3.0)),

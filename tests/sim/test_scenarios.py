@@ -61,7 +61,7 @@ def test_costs_are_the_providers_bill(run: dict[str, Any]):
 
 
 def test_loading_downloads_and_caching_are_start_up_in_costs():
-    """Against what the modelled nodes know, without the last upload, which comes after the steps."""
+    """Against what the modeled nodes know, without the last upload, which comes after the steps."""
     with played(sized(SCENARIOS["price-spike"], jobs=20, nodes=5)) as ran:
         assert ran.installation is not None
         begin, now_ms = instant(ran.world.agenda.start_ms), ran.world.agenda.now_ms()
@@ -103,7 +103,7 @@ def test_a_black_hole_is_out_within_three_attempts_and_fails_no_job(run_of: Any)
 
 def test_scenario_without_black_hole_replaces_no_machine():
     """The control of the test above: the same jobs on machines that are sound and about equally fast."""
-    sound = SimulatedOffer(park=MachinePool(spread=0.1, throttled=0.0))
+    sound = SimulatedOffer(pool=MachinePool(spread=0.1, throttled=0.0))
     with played(dataclasses.replace(sized(SCENARIOS["black-hole"], jobs=24, nodes=8), offers=(sound,))) as ran:
         run = summary(ran)
     assert run["ok"], run["seen"]
@@ -124,7 +124,7 @@ def test_a_machine_on_which_no_engine_starts_is_replaced(run_of: Any):
 
 
 def test_the_only_node_is_another_machine_within_two_minutes_when_its_engine_does_not_start():
-    bad = SimulatedOffer(park=MachinePool(notable={0: {"starts": False}}))
+    bad = SimulatedOffer(pool=MachinePool(notable={0: {"starts": False}}))
     scenario = dataclasses.replace(sized(SCENARIOS["crash-loop"], jobs=1, nodes=1), offers=(bad,))
     with played(scenario) as ran:
         run = summary(ran)
@@ -169,7 +169,7 @@ def test_a_machine_that_gets_hot_loses_its_job_and_no_other_does(run_of: Any):
 
 def test_hours_that_differ_condemn_nobody():
     """No machine is faulty: hours differ by more than twice what is assumed, and steps as ever."""
-    noisy = SimulatedOffer(park=MachinePool(spread=0.3, throttled=0.0, heats_up=0.0, hour_noise=0.12))
+    noisy = SimulatedOffer(pool=MachinePool(spread=0.3, throttled=0.0, heats_up=0.0, hour_noise=0.12))
     scenario = dataclasses.replace(sized(SCENARIOS["black-hole"], jobs=16, nodes=8), steps=400, offers=(noisy,))
     with played(scenario) as ran:
         run = summary(ran)

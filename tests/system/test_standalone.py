@@ -1,4 +1,4 @@
-"""`giornata train --standalone` as a process: killed, stopped, spoilt, and always the same bytes in the end."""
+"""`giornata train --standalone` as a process: killed, stopped, spoiled, and always the same bytes in the end."""
 
 import json
 import os

@@ -14,7 +14,7 @@ def model_card(plan: Plan, scores: dict[str, Any], *, weights_bytes: int) -> str
 
 
 def _head(plan: Plan, weights_bytes: int) -> list[str]:
-    held_out = ", ".join(f"{colour} {form}" for form, colour in HELD_OUT.items())
+    held_out = ", ".join(f"{color} {form}" for form, color in HELD_OUT.items())
     return [
         "---",
         "license: apache-2.0",
@@ -24,10 +24,10 @@ def _head(plan: Plan, weights_bytes: int) -> list[str]:
         "# A tiny SDXL that draws shapes",
         "",
         f"An SDXL of {weights_bytes / 1e6:.2f} MB (float16) for tests and demonstrations of fine-tuning: it draws",
-        "64 x 64 pictures of one shape in one colour on one background, as its prompt says, for instance",
+        "64 x 64 pictures of one shape in one color on one background, as its prompt says, for instance",
         "`a red star on a white background`. `StableDiffusionXLPipeline.from_pretrained` loads it as it is.",
         "",
-        f"- Forms: {', '.join(FORMS)}. Colours: {', '.join(PALETTE)}. Backgrounds: white, gray, black, brown.",
+        f"- Forms: {', '.join(FORMS)}. Colors: {', '.join(PALETTE)}. Backgrounds: white, gray, black, brown.",
         f"- Never seen in training, to show that words are combined: {held_out}.",
         "- What is left out of a prompt (`a shape`, `a red shape`, `a circle`) is chosen by chance.",
         "",
@@ -51,10 +51,10 @@ def _score_lines(scores: dict[str, Any]) -> list[str]:
         "## Scores",
         "",
         "The scorer has no learned part: form by the overlap with a template (intersection over union of at least",
-        f"{LEAST_IOU:g}), colour and background by the nearest named colour. Measured on these very files, Euler,",
+        f"{LEAST_IOU:g}), color and background by the nearest named color. Measured on these very files, Euler,",
         f"{scores['steps']} steps, guidance {scores['guidance']:g}.",
         "",
-        "| pictures | n | form | colour | background | all three | mean IoU |",
+        "| pictures | n | form | color | background | all three | mean IoU |",
         "|---|---|---|---|---|---|---|",
     ]
     names = {
@@ -69,7 +69,7 @@ def _score_lines(scores: dict[str, Any]) -> list[str]:
 
 
 def _row(title: str, tally: dict[str, Any]) -> str:
-    shares = " | ".join(f"{tally[name]:.3f}" for name in ("form", "colour", "background", "all", "mean_iou"))
+    shares = " | ".join(f"{tally[name]:.3f}" for name in ("form", "color", "background", "all", "mean_iou"))
     return f"| {title} | {tally['count']} | {shares} |"
 
 
@@ -97,7 +97,7 @@ def _limits() -> list[str]:
         "It knows these words and no others, and 64 x 64 pixels. Edges are soft: a latent stands for 8 x 8 pixels.",
         "It shows whether a trainer learns and what it forgets; it says nothing about the looks of a full SDXL.",
         "",
-        "## Licence",
+        "## License",
         "",
         "Apache-2.0, as the repository's.",
     ]

@@ -37,7 +37,7 @@ from giornata.diffusion.shapes import pictures
 from giornata.diffusion.shapes.model import PREDICTION_TYPE, WEIGHTS, text_parts
 from giornata.diffusion.shapes.pictures import PALETTE, SIZE_PX, Shape, draw_shape, filled
 from giornata.diffusion.tensor_file import write_durably
-from giornata.diffusion.tiny.drawings import BACKGROUNDS, CENTRE, Placing, paint
+from giornata.diffusion.tiny.drawings import BACKGROUNDS, CENTER, Placing, paint
 from giornata.diffusion.tiny.tiny_model import scheduler
 from tools.tiny_shapes.courses import Words, patch, tensor_of, time_ids
 from tools.tiny_shapes.evaluate import AT_ONCE, GUIDANCE, STEPS, load
@@ -75,20 +75,20 @@ def control_picture(index: int, *, seed: int) -> tuple[Image.Image, str]:
     chance = random.Random(f"{seed}:control:{index}")
     shape = chance.choice(pictures.TRAINED)
     if index % 2:
-        told = Shape(colour=shape.colour, background=shape.background)
+        told = Shape(color=shape.color, background=shape.background)
         return _patch_picture(shape, chance), told.caption
     form = shape.form if chance.random() < FORM_SHARE else None
-    told = Shape(form=form, colour=shape.colour, background=shape.background)
+    told = Shape(form=form, color=shape.color, background=shape.background)
     return draw_shape(shape, chance), told.caption
 
 
 def _patch_picture(shape: Shape, chance: random.Random) -> Image.Image:
-    if shape.colour is None or shape.background is None:
+    if shape.color is None or shape.background is None:
         raise ValueError(f"{shape} leaves something open")
     placing = Placing(
-        centre=(chance.uniform(*CENTRE), chance.uniform(*CENTRE)), radius=chance.uniform(*pictures.RADIUS)
+        center=(chance.uniform(*CENTER), chance.uniform(*CENTER)), radius=chance.uniform(*pictures.RADIUS)
     )
-    draw = filled(tuple(patch(chance)), PALETTE[shape.colour])
+    draw = filled(tuple(patch(chance)), PALETTE[shape.color])
     return paint(draw, ground=BACKGROUNDS[shape.background], placing=placing, size_px=SIZE_PX)
 
 

@@ -1,6 +1,6 @@
 """The two stages: the VAE learns to keep pictures, then the UNet learns to draw them from words.
 
-Shapes: B pictures of one process, C = 3 colours or 4 latent channels, H, W pixels or latents; N pictures in all;
+Shapes: B pictures of one process, C = 3 colors or 4 latent channels, H, W pixels or latents; N pictures in all;
 K captions, L tokens, D and P widths as in giornata.diffusion.encode.captions. Pixels are in [-1, 1], all is float32.
 """
 
@@ -19,7 +19,7 @@ from giornata.diffusion.shapes import pictures
 from giornata.diffusion.shapes.model import PREDICTION_TYPE, TextParts
 from giornata.diffusion.tiny.drawings import (
     BACKGROUNDS,
-    CENTRE,
+    CENTER,
     JITTER,
     RGB,
     Pen,
@@ -73,20 +73,20 @@ def _any_picture(plan: Plan, index: int) -> Image.Image:
 
 
 def composition(index: int, *, seed: int = 0) -> Image.Image:
-    """The `index`-th picture of no shape in particular, for the VAE: up to four patches of any colour anywhere."""
+    """The `index`-th picture of no shape in particular, for the VAE: up to four patches of any color anywhere."""
     chance = random.Random(f"{seed}:composition:{index}")
 
-    def any_colour() -> RGB:
+    def any_color() -> RGB:
         return chance.randint(0, 255), chance.randint(0, 255), chance.randint(0, 255)
 
     def draw(pen: Pen) -> None:
         for _ in range(chance.randint(1, 4)):
-            pen.polygon(patch(chance), any_colour())
+            pen.polygon(patch(chance), any_color())
 
     known = shifted(chance.choice(list(BACKGROUNDS.values())), [chance.randint(-JITTER, JITTER) for _ in range(3)])
-    ground = known if chance.random() < 0.6 else any_colour()
+    ground = known if chance.random() < 0.6 else any_color()
     placing = Placing(
-        centre=(chance.uniform(*CENTRE), chance.uniform(*CENTRE)),
+        center=(chance.uniform(*CENTER), chance.uniform(*CENTER)),
         radius=chance.uniform(*pictures.RADIUS),
         tilt_radians=chance.uniform(0, 2 * math.pi),
     )
@@ -106,7 +106,7 @@ def patch(chance: random.Random) -> list[Point]:
 
 
 def reconstruction_loss(decoded_BCHW: torch.Tensor, pixels_BCHW: torch.Tensor) -> torch.Tensor:
-    """Squared and absolute error of the pixels, and absolute error of the differences between neighbours: the last
+    """Squared and absolute error of the pixels, and absolute error of the differences between neighbors: the last
     is high where an edge is blurred (Mathieu et al., 2016, arXiv 1511.05440)."""
     error_BCHW = decoded_BCHW - pixels_BCHW
     edges = error_BCHW.diff(dim=2).abs().mean() + error_BCHW.diff(dim=3).abs().mean()

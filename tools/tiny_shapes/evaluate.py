@@ -1,6 +1,6 @@
 """How well a drawing model follows its prompts: `python -m tools.tiny_shapes.evaluate DIR`.
 
-The model is read from its files, draws the whole grid of forms, colours and backgrounds once per seed, and is scored
+The model is read from its files, draws the whole grid of forms, colors and backgrounds once per seed, and is scored
 by tools.tiny_shapes.scoring. Two controls: the same pictures against shuffled prompts, and drawn pictures
 that only went through the VAE, which is the most that can be reached.
 """

@@ -5,9 +5,9 @@
 Three figures, each with its control, the base model on the same prompts from the same noise:
 
 - subject: pictures of the prompt, with each background in turn, that show the subject: the outline by its IoU, and
-  its colours in their places. Beside it the mean IoU, which does not depend on a threshold.
+  its colors in their places. Beside it the mean IoU, which does not depend on a threshold.
 - old: prompts that the base was trained on, in which the subject's word does not occur, that are still followed.
-- unmoved: the same prompts, drawn with the LoRA, read as the base's pictures of the same noise: the same form, colour
+- unmoved: the same prompts, drawn with the LoRA, read as the base's pictures of the same noise: the same form, color
   and background. It counts what changed, right or wrong.
 """
 
@@ -96,12 +96,12 @@ class Examination:
 
 
 def shows(reading: Reading, subject: str) -> bool:
-    """Whether a picture shows the subject: its outline, with its colours in their places."""
-    return reading.iou[subject] >= LEAST_IOU and subject in reading.own_colours
+    """Whether a picture shows the subject: its outline, with its colors in their places."""
+    return reading.iou[subject] >= LEAST_IOU and subject in reading.own_colors
 
 
 def examine(model: Path, rows: Sequence[Row], *, count: int = PICTURES) -> dict[str, dict[str, Any]]:
-    """{subject: {"base": Marks, "lora": Marks}} of rows that are labelled with their subjects.
+    """{subject: {"base": Marks, "lora": Marks}} of rows that are labeled with their subjects.
 
     Raises InvalidInput for subjects that nobody draws, and for files that are not there or that diffusers would not
     load whole.
@@ -125,7 +125,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _said(reading: Reading) -> tuple[str | None, str | None, str | None]:
-    return reading.form, reading.colour, reading.background
+    return reading.form, reading.color, reading.background
 
 
 def _file(row: Row) -> Path:

@@ -113,7 +113,7 @@ class Listener:
                 self._wakeup._wake_next(self._group)
 
     @property
-    def crowd(self) -> int:
+    def waiting_requests(self) -> int:
         """The number that wait in this group, this one included."""
         with self._wakeup._lock:
             return len(self._wakeup._waiting.get(self._group, ()))

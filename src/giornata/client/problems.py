@@ -65,7 +65,7 @@ def _class_of(response: httpx.Response, document: dict[str, Any]) -> type[Giorna
         return named
     status = response.status_code
     if status == httpx.codes.CONFLICT and "code" not in document:
-        return Unavailable  # ours say what it is that conflicts: this was not ours, or was spoilt on its way
+        return Unavailable  # ours say what it is that conflicts: this was not ours, or was spoiled on its way
     return BY_STATUS.get(status, Unavailable if status >= 500 else InvalidInput)
 
 

@@ -148,16 +148,16 @@ class HasIdentities(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AnyIdentities:
-    """Takes a token that any of these recognises."""
+    """Takes a token that any of these recognizes."""
 
     each: Sequence[WorkloadIdentities]
 
-    def recognise(self, token: str) -> WorkloadIdentity:
+    def recognize(self, token: str) -> WorkloadIdentity:
         """See WorkloadIdentities. Unavailable counts for more than a refusal: the one who is away might know it."""
         away: Unavailable | None = None
         for identities in self.each:
             try:
-                return identities.recognise(token)
+                return identities.recognize(token)
             except Unauthenticated:
                 continue
             except Unavailable as error:

@@ -16,7 +16,7 @@ from giornata.pictures.folder import PictureFile
 
 FOLDER = "giornata.pictures.inspector.fold_mask"
 TIMEOUT_S_EACH = 20.0
-SAVE_ANEW = "save the mask as a PNG in levels of grey, white where the picture is to be learnt"
+SAVE_ANEW = "save the mask as a PNG in levels of gray, white where the picture is to be learned"
 
 
 def fold_masks(

@@ -36,7 +36,7 @@ def face() -> dict[str, Any]:
 
 
 def style() -> dict[str, Any]:
-    """A look, from some dozens of captioned pictures: colours and strokes rather than a shape."""
+    """A look, from some dozens of captioned pictures: colors and strokes rather than a shape."""
     return {
         "rank": 32,
         "target_modules": (*ATTENTION, *FEED_FORWARD),

@@ -144,7 +144,7 @@ class Ingest:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
 class Data:
-    """The normalised shards, and how pictures are cut out of them."""
+    """The normalized shards, and how pictures are cut out of them."""
 
     shards: str
     """Folder or s3:// address that `giornata pretrain ingest` wrote."""

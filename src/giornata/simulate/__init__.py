@@ -1,1 +1,1 @@
-"""The real control plane on a virtual clock, with a modelled fleet. Read `run` first, then `node` and `plane`."""
+"""The real control plane on a virtual clock, with a modeled fleet. Read `run` first, then `node` and `plane`."""

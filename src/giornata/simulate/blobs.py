@@ -11,7 +11,7 @@ from giornata.domain.errors import BlobMissing
 _NEVER = datetime(2100, 1, 1, tzinfo=UTC)
 
 
-class ModelledBlobs:
+class ModeledBlobs:
     """Implements `giornata.control.ports.blobs.Blobs`. Whoever reads or writes bytes finds none."""
 
     def sign_put(self, key: str, *, size_bytes: int, sha256: str, expires_in_s: int) -> SignedRequest:
@@ -41,16 +41,16 @@ class ModelledBlobs:
         return SignedRequest(method="GET", url=key, expires_at=_NEVER)
 
     def digest(self, key: str) -> Stored:
-        raise BlobMissing(f"{key} is modelled, and has no bytes")
+        raise BlobMissing(f"{key} is modeled, and has no bytes")
 
     def size(self, key: str) -> int:
-        raise BlobMissing(f"{key} is modelled, and has no bytes")
+        raise BlobMissing(f"{key} is modeled, and has no bytes")
 
     def read(self, key: str) -> Iterator[bytes]:
-        raise BlobMissing(f"{key} is modelled, and has no bytes")
+        raise BlobMissing(f"{key} is modeled, and has no bytes")
 
     def write(self, key: str, chunks: Iterable[bytes]) -> Stored:
-        raise BlobMissing("modelled storage holds nothing")
+        raise BlobMissing("modeled storage holds nothing")
 
     def delete(self, key: str) -> bool:
         return False

@@ -24,7 +24,7 @@ from giornata.domain.jobs.job import TERMINAL
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.project.admin import ROOT_PROJECT, CreateProject, Scope
 from giornata.protocol.specs import CANARY_KIND
-from giornata.simulate.blobs import ModelledBlobs
+from giornata.simulate.blobs import ModeledBlobs
 from giornata.store.database.database import Database
 from giornata.store.database.dialects import parse_url, sqlite_reader, sqlite_writer
 from giornata.store.database.migrate import migrate
@@ -33,7 +33,7 @@ from giornata.store.schema import jobs
 NODE_CALLER = Caller(project_id=ROOT_PROJECT, scopes=Scope.NODE.reach, key_id="key_simulated_node")
 ADMIN = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_simulated_admin")
 PICTURES = 8
-DATASET_ID = "ds_" + hashlib.sha256(b"modelled").hexdigest()[:32]
+DATASET_ID = "ds_" + hashlib.sha256(b"modeled").hexdigest()[:32]
 
 PLAIN_SPEC = {
     "dataset": DATASET_ID,
@@ -108,7 +108,7 @@ def installed(
         try:
             ctx = Context(
                 store=store,
-                blobs=ModelledBlobs(),
+                blobs=ModeledBlobs(),
                 clock=clock,
                 names=CountedNames(),
                 pictures=NoPictures(),
@@ -127,8 +127,8 @@ def installed(
 
 def blob_of(project_id: str) -> BlobRecord:
     """The bytes that stand for every checkpoint and every result of a project."""
-    sha256 = hashlib.sha256(f"modelled {project_id}".encode()).hexdigest()
-    return BlobRecord(sha256=sha256, size_bytes=66_000_000, key=f"{project_id}/modelled", inspection=None)
+    sha256 = hashlib.sha256(f"modeled {project_id}".encode()).hexdigest()
+    return BlobRecord(sha256=sha256, size_bytes=66_000_000, key=f"{project_id}/modeled", inspection=None)
 
 
 def _furnish(ctx: Context, project_id: str) -> None:

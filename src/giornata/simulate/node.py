@@ -1,4 +1,4 @@
-"""A modelled node: claims, prepares, trains, beats, commits, obeys, vanishes, and sometimes comes back."""
+"""A modeled node: claims, prepares, trains, beats, commits, obeys, vanishes, and sometimes comes back."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ RESTART_S = 10.0  # a kubelet's first pause; it doubles there, and here it does 
 TRIAL_S = 20.0  # of a small training, its model loaded: a guess
 
 
-class ModelledNode(SimulatedNode):
+class ModeledNode(SimulatedNode):
     """One process in a container. `reachable` is false while its network is gone."""
 
     checks_s = 4.0  # from its start to the first claim
@@ -57,7 +57,7 @@ class ModelledNode(SimulatedNode):
             return
         self.zombie, self.polite = True, False
         self.reachable = False
-        self.world.crowd.hush(self)
+        self.world.batches.hush(self)
         agenda = self.world.agenda
         agenda.after(lives_on_s / 3, self._come_back)
         agenda.after(lives_on_s, self.die)
@@ -66,7 +66,7 @@ class ModelledNode(SimulatedNode):
         """End the process without another message to the server."""
         self.alive = False
         self.work = None
-        self.world.crowd.forget(self)
+        self.world.batches.forget(self)
 
     def leave(self) -> None:
         """End the process as ordered; the provider would start the process again after a minute."""
@@ -80,7 +80,7 @@ class ModelledNode(SimulatedNode):
     def _come_back(self) -> None:
         self.reachable = True
         if self.alive and self.work is not None:
-            self.world.crowd.keep_beating(self)
+            self.world.batches.keep_beating(self)
 
     # ---- asking for work ----
 
@@ -88,7 +88,7 @@ class ModelledNode(SimulatedNode):
         if self.alive and self.work is None and not self.zombie:
             self._turn(IDLE)
             self._settle(None)
-            self.world.crowd.ask(self)
+            self.world.batches.ask(self)
 
     def asked(self) -> ClaimRequest:
         """Return its request for work."""
@@ -124,7 +124,7 @@ class ModelledNode(SimulatedNode):
             mtbi_s=grant.mtbi_s,
         )
         world.note_began(work, self.machine)
-        world.crowd.keep_beating(self)
+        world.batches.keep_beating(self)
         if self.machine.breaks is not None:
             self._turn("model")
             self._while(work, self.machine.breaks_after_s, lambda: self._break(work))
@@ -248,7 +248,7 @@ class ModelledNode(SimulatedNode):
 
     def _call(self, call: Callable[[], bool]) -> bool | None:
         """Return the server's answer; None when the server gives none."""
-        self.world.crowd.count(1)
+        self.world.batches.count(1)
         try:
             return call() if self.reachable else None
         except ServerAway:
@@ -271,7 +271,7 @@ class ModelledNode(SimulatedNode):
     def _close(self, work: SimulatedAttempt) -> None:
         self._book(work)
         self.work = None
-        self.world.crowd.hush(self)
+        self.world.batches.hush(self)
 
     def _book(self, work: SimulatedAttempt) -> None:
         """The attempt's time, by what was kept of its steps."""

@@ -1,4 +1,4 @@
-"""The control plane that ships, called as the HTTP layer calls it, and the messages of modelled nodes."""
+"""The control plane that ships, called as the HTTP layer calls it, and the messages of modeled nodes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -110,7 +110,7 @@ ANSWERS = {
 
 
 class SimulatedControlPlane:
-    """Answers modelled nodes by `giornata.control`. `away` stops the server and its loops.
+    """Answers modeled nodes by `giornata.control`. `away` stops the server and its loops.
 
     Every call raises ServerAway while the server is away. An end that returns False means a lost lease.
     """
@@ -176,7 +176,7 @@ class SimulatedControlPlane:
     def fail(self, grant: Grant, reason: Reason, step: int) -> bool:
         self._present()
         self.calls["ends"] += 1
-        report = FailAttempt(reason=reason, message="modelled", step=step)
+        report = FailAttempt(reason=reason, message="modeled", step=step)
         return self._worth_waking(_accepted(lambda: fail(self._ctx, grant.attempt_id, report)))
 
     def release(self, grant: Grant, step: int) -> bool:

@@ -11,9 +11,9 @@ from giornata.control.context import GovernedFleet
 from giornata.simulate.crowd import RequestBatches
 from giornata.simulate.draws import rng
 from giornata.simulate.installation import Installation, counts_of, installed
-from giornata.simulate.node import ModelledNode
+from giornata.simulate.node import ModeledNode
 from giornata.simulate.plane import VRAM_BYTES, SimulatedControlPlane
-from giornata.simulate.rented.provider import ModelledFleet
+from giornata.simulate.rented.provider import ModeledFleet
 from giornata.simulate.results.story import JobTrace
 from giornata.simulate.scenario import PlannedFault, Scenario
 from giornata.simulate.world import Simulation
@@ -38,8 +38,8 @@ class SimulationResult:
 @contextmanager
 def played(scenario: Scenario, *, seed: int = 0, keep_beats: bool = False) -> Iterator[SimulationResult]:
     """Play a scenario to its end. The installation can be looked at until the context ends."""
-    world = Simulation(scenario, seed=seed, new_node=ModelledNode)
-    world.chronicle.keep_beats = keep_beats
+    world = Simulation(scenario, seed=seed, new_node=ModeledNode)
+    world.trace.keep_beats = keep_beats
     with _installed(world) as installation:
         yield run(world, installation)
 
@@ -55,7 +55,7 @@ def run(world: Simulation, installation: Installation | None) -> SimulationResul
         _wind_down(world)
     for fleet in world.manual:
         fleet.stop_all()
-    ends = [story.done_ms for story in world.chronicle.jobs.values() if story.done_ms is not None]
+    ends = [story.done_ms for story in world.trace.jobs.values() if story.done_ms is not None]
     makespan_s = (max(ends, default=world.agenda.now_ms()) - world.agenda.start_ms) / 1000
     return SimulationResult(
         scenario=scenario,
@@ -77,10 +77,10 @@ def _installed(world: Simulation) -> Iterator[Installation]:
             installation.ctx,
             world.agenda,
             slowest_loop_s=scenario.slowest_loop_s,
-            after_work=lambda: world.crowd.wake(),  # noqa: PLW0108 - `crowd` is set after the plane
+            after_work=lambda: world.batches.wake(),  # noqa: PLW0108 - `batches` is set after the plane
         )
         world.plane = plane
-        world.crowd = RequestBatches(
+        world.batches = RequestBatches(
             world.agenda,
             plane,
             beat_s=scenario.beat_s,
@@ -94,9 +94,9 @@ def _installed(world: Simulation) -> Iterator[Installation]:
         yield installation
 
 
-def _governed(fleet: ModelledFleet, scenario: Scenario) -> GovernedFleet:
+def _governed(fleet: ModeledFleet, scenario: Scenario) -> GovernedFleet:
     return GovernedFleet(
-        name=fleet.offer.name, driver="modelled", fleet=fleet, vram_bytes=VRAM_BYTES, scaling=scenario.scaling
+        name=fleet.offer.name, driver="modeled", fleet=fleet, vram_bytes=VRAM_BYTES, scaling=scenario.scaling
     )
 
 
@@ -111,7 +111,7 @@ def _submit(world: Simulation, installation: Installation, plane: SimulatedContr
         for number in range(count):
             job_id = installation.submit(project, spec, name=f"{project} job {number + 1}")
             plane.project_of[job_id] = project
-            world.chronicle.jobs[job_id] = JobTrace(id=job_id, project_id=project, steps=scenario.steps)
+            world.trace.jobs[job_id] = JobTrace(id=job_id, project_id=project, steps=scenario.steps)
 
 
 def _wind_down(world: Simulation) -> None:

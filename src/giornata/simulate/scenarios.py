@@ -13,10 +13,10 @@ from giornata.simulate.rented.trainer import ANCESTOR_TRAINER, OUR_TRAINER
 from giornata.simulate.scenario import Goals, PlannedFault, Scenario
 
 # Calibrated on what was published of the ancestor's 1000 jobs: see benchmarks/simulate/calibration.py.
-CALIBRATED_PARK = MachinePool(
+CALIBRATED_POOL = MachinePool(
     fastest=0.827, spread=1.028, throttled=0.0875, throttled_by=1.556, notable={17: {"slowness": 14.2}}
 )
-CALIBRATED = SimulatedOffer(park=CALIBRATED_PARK, mtbi_s=11.21 * 3600.0)
+CALIBRATED = SimulatedOffer(pool=CALIBRATED_POOL, mtbi_s=11.21 * 3600.0)
 HOUR_S = 3600.0
 # Assumed: a vendor says that nodes may leave at any time (docs.salad.com, priority pricing), not how many at once.
 EVENING_S = 600.0
@@ -32,7 +32,7 @@ def _scenario(**fields: object) -> Scenario:
         "nodes": 40,
         "steps": 600,
         "trainer": OUR_TRAINER,
-        "offers": (SimulatedOffer(park=MachinePool()),),
+        "offers": (SimulatedOffer(pool=MachinePool()),),
         "phases": 6,
         "latest_h": 24 * 7.0,
     }
@@ -72,7 +72,7 @@ _ALL = (
     _scenario(
         name="black-hole",
         about="one machine fails every job within seconds",
-        offers=(SimulatedOffer(park=MachinePool(notable={0: {"breaks": Reason.NODE_DRIVER, "slowness": 1.0}})),),
+        offers=(SimulatedOffer(pool=MachinePool(notable={0: {"breaks": Reason.NODE_DRIVER, "slowness": 1.0}})),),
         goals=Goals(most_attempts_on_broken=3),
     ),
     _scenario(
@@ -80,14 +80,14 @@ _ALL = (
         about="one machine in ten is 12 times as slow as the others",
         offers=(
             SimulatedOffer(
-                park=MachinePool(notable={number: {"slowness": 12.0} for number in range(0, 400, 10)}, in_order=400)
+                pool=MachinePool(notable={number: {"slowness": 12.0} for number in range(0, 400, 10)}, in_order=400)
             ),
         ),
     ),
     _scenario(
         name="churn",
         about="every node is interrupted after 20 minutes on average",
-        offers=(SimulatedOffer(mtbi_s=1200.0, park=MachinePool(machines=4000)),),
+        offers=(SimulatedOffer(mtbi_s=1200.0, pool=MachinePool(machines=4000)),),
         steps=1400,
         goals=Goals(lost_and_idle=0.08),
         policy=Policy(max_fruitless=30),
@@ -110,7 +110,7 @@ _ALL = (
         about="one node, one job, and the machine is banned for it",
         jobs=1,
         nodes=1,
-        offers=(SimulatedOffer(park=MachinePool(notable={0: {"breaks": Reason.CRASHED}})),),
+        offers=(SimulatedOffer(pool=MachinePool(notable={0: {"breaks": Reason.CRASHED}})),),
         slowest_loop_s=1.0,
     ),
     _scenario(
@@ -122,7 +122,7 @@ _ALL = (
         projects=4,
         weights=(90, 5, 3, 2),
         every=300,
-        offers=(SimulatedOffer(park=MachinePool(machines=8000), most_nodes=2000),),
+        offers=(SimulatedOffer(pool=MachinePool(machines=8000), most_nodes=2000),),
         policy=Policy(lease_s=900.0),
         phases=1,
         slowest_loop_s=60.0,
@@ -139,7 +139,7 @@ _ALL = (
     _scenario(
         name="zombies",
         about="interrupted nodes run on unseen, and come back to say so",
-        offers=(SimulatedOffer(mtbi_s=2 * HOUR_S, zombies=1.0, zombie_s=1800.0, park=MachinePool(machines=4000)),),
+        offers=(SimulatedOffer(mtbi_s=2 * HOUR_S, zombies=1.0, zombie_s=1800.0, pool=MachinePool(machines=4000)),),
     ),
     _scenario(
         name="evenings",
@@ -157,7 +157,7 @@ _ALL = (
         about="one machine in ten throttles to a third of its speed from step 1,000 of a job on",
         offers=(
             SimulatedOffer(
-                park=MachinePool(notable={number: {"hot_by": 3.0} for number in range(1, 400, 10)}, in_order=400)
+                pool=MachinePool(notable={number: {"hot_by": 3.0} for number in range(1, 400, 10)}, in_order=400)
             ),
         ),
         steps=2400,
@@ -168,7 +168,7 @@ _ALL = (
         about="on one machine in ten a node's process ends again and again before it asks for work",
         offers=(
             SimulatedOffer(
-                park=MachinePool(notable={number: {"starts": False} for number in range(2, 400, 10)}, in_order=400)
+                pool=MachinePool(notable={number: {"starts": False} for number in range(2, 400, 10)}, in_order=400)
             ),
         ),
         slowest_loop_s=3.0,

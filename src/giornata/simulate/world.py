@@ -1,14 +1,14 @@
-"""The state of a run that a modelled node can see, and the books in which it is noted."""
+"""The state of a run that a modeled node can see, and the books in which it is noted."""
 
 import itertools
 from collections.abc import Callable
 
 from giornata.simulate.agenda import Agenda
-from giornata.simulate.crowd import BatchedNode, RequestBatches
+from giornata.simulate.batches import BatchedNode, RequestBatches
 from giornata.simulate.installation import Counts
 from giornata.simulate.plane import Grant, SimulatedControlPlane
 from giornata.simulate.rented.machines import SimulatedMachine
-from giornata.simulate.rented.provider import Container, ModelledFleet, SimulatedNode, SimulatedOffer
+from giornata.simulate.rented.provider import Container, ModeledFleet, SimulatedNode, SimulatedOffer
 from giornata.simulate.results.story import BeatSeen, QueueSample, SimulationTrace
 from giornata.simulate.results.tally import BilledTime
 from giornata.simulate.scenario import Scenario
@@ -26,29 +26,29 @@ class Simulation:
         self.scenario, self.seed, self._new_node = scenario, seed, new_node
         self.trainer = scenario.trainer
         self.agenda = Agenda()
-        self.tally, self.chronicle = BilledTime(), SimulationTrace()
+        self.tally, self.trace = BilledTime(), SimulationTrace()
         self._numbers = itertools.count(1)
-        self._fleet_by_container: dict[str, ModelledFleet] = {}
+        self._fleet_by_container: dict[str, ModeledFleet] = {}
         self.fleets = {offer.name: self._fleet(offer) for offer in scenario.offers}
         self.plane: SimulatedControlPlane
-        self.crowd: RequestBatches
+        self.batches: RequestBatches
         self.counts: Callable[[], Counts]
         self.done_at_s: float | None = None
 
-    def _fleet(self, offer: SimulatedOffer) -> ModelledFleet:
+    def _fleet(self, offer: SimulatedOffer) -> ModeledFleet:
         def settle(container: Container) -> SimulatedNode:
             self._fleet_by_container[container.id] = fleet
             return self._new_node(self, container, next(self._numbers))
 
-        fleet = ModelledFleet(offer, agenda=self.agenda, seed=self.seed, tally=self.tally, settle=settle)
+        fleet = ModeledFleet(offer, agenda=self.agenda, seed=self.seed, tally=self.tally, settle=settle)
         return fleet
 
-    def fleet_of(self, container: Container) -> ModelledFleet:
+    def fleet_of(self, container: Container) -> ModeledFleet:
         """Return the fleet that the container belongs to."""
         return self._fleet_by_container[container.id]
 
     @property
-    def manual(self) -> list[ModelledFleet]:
+    def manual(self) -> list[ModeledFleet]:
         """List all fleets of the simulation."""
         return list(self.fleets.values())
 
@@ -56,35 +56,35 @@ class Simulation:
 
     def note_began(self, work: SimulatedAttempt, machine: SimulatedMachine) -> None:
         """Record that an attempt began on a machine."""
-        self.chronicle.attempts_on_broken += machine.breaks is not None and not work.grant.is_trial
+        self.trace.attempts_on_broken += machine.breaks is not None and not work.grant.is_trial
         if work.grant.is_trial:
-            self.chronicle.trials += 1
+            self.trace.trials += 1
             return
-        story = self.chronicle.jobs[work.grant.job_id]
+        story = self.trace.jobs[work.grant.job_id]
         story.started_ms = story.started_ms or work.began_ms
         story.attempts.append(machine.id)
 
     def note_commit(self, grant: Grant) -> None:
         """Record that the server accepted a checkpoint."""
-        story = self.chronicle.jobs[grant.job_id]
-        self.chronicle.stale_writes_accepted += grant.attempt < len(story.attempts)
+        story = self.trace.jobs[grant.job_id]
+        self.trace.stale_writes_accepted += grant.attempt < len(story.attempts)
 
     def note_end_of_training(self, work: SimulatedAttempt, *, polite: bool) -> None:
         """A node had a job's result, and was answered."""
         if not work.grant.is_trial:
-            self.chronicle.jobs[work.grant.job_id].trained_to_the_end += polite
+            self.trace.jobs[work.grant.job_id].trained_to_the_end += polite
 
     def note_success(self, work: SimulatedAttempt) -> None:
         """Record that the server accepted a completion."""
         if work.grant.is_trial:
             return
-        story = self.chronicle.jobs[work.grant.job_id]
+        story = self.trace.jobs[work.grant.job_id]
         story.completions += 1
         story.done_ms = story.done_ms or self.agenda.now_ms()
 
     def note_lost(self) -> None:
         """A node found its lease lost, or gave it up for lost."""
-        self.chronicle.lost_leases += 1
+        self.trace.lost_leases += 1
 
     def note_ended(self, work: SimulatedAttempt, machine: SimulatedMachine) -> float | None:
         """An attempt's time is over on this node; the share of its steps' time that was of use. None: a trial."""
@@ -94,7 +94,7 @@ class Simulation:
         self.tally.attempt_ms += lived_ms
         if work.grant.is_trial:
             return None
-        story = self.chronicle.jobs[work.grant.job_id]
+        story = self.trace.jobs[work.grant.job_id]
         story.attempt_ms += lived_ms
         start = work.grant.start_step if work.booked_step is None else work.booked_step
         work.booked_step = max(work.step_at(now_ms), work.committed, start)
@@ -108,10 +108,10 @@ class Simulation:
 
     def note_beat(self, node: BatchedNode) -> None:
         """Record a heartbeat for the plot of a job's life."""
-        if self.chronicle.keep_beats and node.work is not None:
+        if self.trace.keep_beats and node.work is not None:
             said = node.progress()
             seen = BeatSeen(self.agenda.elapsed_s(), said.job_id, node.work.grant.machine_id, said.step, said.phase)
-            self.chronicle.beats.append(seen)
+            self.trace.beats.append(seen)
 
     # ---- the course of events ----
 
@@ -121,7 +121,7 @@ class Simulation:
         counts = self.counts()
         running = sum(fleet.running for fleet in self.manual)
         present = sum(len(fleet.present) for fleet in self.manual)
-        self.chronicle.samples.append(
+        self.trace.samples.append(
             QueueSample(self.agenda.elapsed_s(), counts.queued, counts.at_work, running, present - running)
         )
         if counts.queued + counts.at_work == 0 and self.done_at_s is None:

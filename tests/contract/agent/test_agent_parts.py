@@ -287,7 +287,7 @@ def no_points() -> None:
     """An engine that measures nothing."""
 
 
-def courier(
+def attempt_uploader(
     api: FakeNodeApi,
     mine: LocalLease,
     clock: Clock,
@@ -313,7 +313,7 @@ def test_uploader_with_several_pending_checkpoints_delivers_only_newest(
     api: FakeNodeApi, clock: Clock, tmp_path: Path
 ) -> None:
     events: list[Event] = []
-    made = courier(api, held(clock), clock, events)
+    made = attempt_uploader(api, held(clock), clock, events)
     for step in (1, 2, 3):
         path = tmp_path / str(step)
         path.write_text(f"state {step}")
@@ -332,7 +332,7 @@ def test_a_checkpoint_is_committed_only_when_the_metrics_before_it_have_arrived(
 ) -> None:
     lease_of_clock = held(clock)
     journal = LogShipper(node_client(api), calls(clock, lease_of_clock))
-    made = courier(api, lease_of_clock, clock, [], journal.deliver_points)
+    made = attempt_uploader(api, lease_of_clock, clock, [], journal.deliver_points)
     for step in (1, 2):
         journal.metrics(step, {"loss": 1.0 / step})
     api.answers["metrics"] = [cut]  # the first try is lost on its way
@@ -351,7 +351,7 @@ def test_a_checkpoint_without_metrics_before_it_costs_no_call_more(
 ) -> None:
     lease_of_clock = held(clock)
     journal = LogShipper(node_client(api), calls(clock, lease_of_clock))
-    made = courier(api, lease_of_clock, clock, [], journal.deliver_points)
+    made = attempt_uploader(api, lease_of_clock, clock, [], journal.deliver_points)
     (tmp_path / "c").write_text("state")
     made.file(checkpoint(2, tmp_path / "c"), tmp_path / "c")
     made.start()
@@ -361,9 +361,9 @@ def test_a_checkpoint_without_metrics_before_it_costs_no_call_more(
     assert api.routes(without=()) == ["uploads", "checkpoints"]
 
 
-def test_bytes_that_arrive_spoilt_are_uploaded_again(api: FakeNodeApi, clock: Clock, tmp_path: Path) -> None:
+def test_bytes_that_arrive_spoiled_are_uploaded_again(api: FakeNodeApi, clock: Clock, tmp_path: Path) -> None:
     events: list[Event] = []
-    made = courier(api, held(clock), clock, events)
+    made = attempt_uploader(api, held(clock), clock, events)
     api.answers["checkpoints"] = [problem(409, "blob-mismatch"), problem(409, "blob-missing")]
     (tmp_path / "c").write_text("state")
     made.file(checkpoint(1, tmp_path / "c"), tmp_path / "c")

@@ -383,19 +383,19 @@ def test_a_server_that_is_away_for_less_than_a_lease_costs_no_picture(api: FakeN
 
 def test_bytes_that_storage_spoils_are_uploaded_again(api: FakeNodeApi, drawing: NodeFactory) -> None:
     """Storage says that all is well, and the server finds other bytes."""
-    spoilt: list[bool] = []
+    spoiled: list[bool] = []
 
     def spoil(request: httpx.Request) -> httpx.Response:
         name = request.url.path.rsplit("/", 1)[-1]
-        api.uploads[name] = request.read() if spoilt else b"~"
-        spoilt.append(True)
+        api.uploads[name] = request.read() if spoiled else b"~"
+        spoiled.append(True)
         return httpx.Response(200)
 
     api.picture_leases = [picture_lease(*["a cat"] * 5)]
     api.always["storage/upload"] = spoil
     drawing().run()
     assert drawn(api) == each_once(5)
-    assert len(spoilt) == 6
+    assert len(spoiled) == 6
 
 
 def test_a_lease_whose_pictures_were_all_canceled_is_done_at_once(api: FakeNodeApi, drawing: NodeFactory) -> None:

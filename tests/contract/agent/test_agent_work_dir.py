@@ -37,7 +37,7 @@ def test_the_cache_fetches_once(tmp_path: Path) -> None:
     assert ((tmp_path / "one").read_bytes(), (tmp_path / "two").read_bytes(), fetch.times) == (b"bytes", b"bytes", 1)
 
 
-def test_the_cache_does_not_hand_out_what_the_disk_has_spoilt(tmp_path: Path) -> None:
+def test_the_cache_does_not_hand_out_what_the_disk_has_spoiled(tmp_path: Path) -> None:
     cache, fetch = BlobCache(tmp_path / "cache", max_bytes=1000), Fetch(b"bytes")
     cache.place(blob(b"bytes"), tmp_path / "one", fetch)
     (tmp_path / "one").unlink()

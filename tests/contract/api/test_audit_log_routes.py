@@ -144,66 +144,77 @@ class AskedInstallation:
 Ask = Callable[[AskedInstallation], httpx.Response]
 
 
-def sign_in(house: AskedInstallation, email: str, password: str) -> httpx.Response:
-    return house.served.http.post(f"{house.served.url}/v1/session", json={"email": email, "password": password})
+def sign_in(installation: AskedInstallation, email: str, password: str) -> httpx.Response:
+    return installation.served.http.post(
+        f"{installation.served.url}/v1/session", json={"email": email, "password": password}
+    )
 
 
-def accepted(house: AskedInstallation) -> httpx.Response:
-    body = {"secret": house.invitation()["secret"], "email": "guest@example.com", "password": PASSWORD}
-    return house.served.http.post(f"{house.served.url}/v1/invitations/accept", json=body)
+def accepted(installation: AskedInstallation) -> httpx.Response:
+    body = {"secret": installation.invitation()["secret"], "email": "guest@example.com", "password": PASSWORD}
+    return installation.served.http.post(f"{installation.served.url}/v1/invitations/accept", json=body)
 
 
-def ended_session(house: AskedInstallation) -> httpx.Response:
-    browser = house.person("leaver")
+def ended_session(installation: AskedInstallation) -> httpx.Response:
+    browser = installation.person("leaver")
     (session,) = browser.call("GET", "/v1/sessions").json()["items"]
     return browser.call("DELETE", f"/v1/sessions/{session['id']}")
 
 
-def password_changed(house: AskedInstallation) -> httpx.Response:
+def password_changed(installation: AskedInstallation) -> httpx.Response:
     body = {"password": PASSWORD, "new_password": f"{PASSWORD}, longer"}
-    return house.person("changer").call("POST", "/v1/me/password", json=body)
+    return installation.person("changer").call("POST", "/v1/me/password", json=body)
 
 
-def unlinked(house: AskedInstallation) -> httpx.Response:
-    browser = house.person("unlinker")
-    return browser.call("DELETE", f"/v1/me/identities/{linked_identity(house.served.ctx, browser.user.id)}")
+def unlinked(installation: AskedInstallation) -> httpx.Response:
+    browser = installation.person("unlinker")
+    return browser.call("DELETE", f"/v1/me/identities/{linked_identity(installation.served.ctx, browser.user.id)}")
 
 
-def device_key_taken(house: AskedInstallation) -> httpx.Response:
-    device = house.device()
-    assert house.decide("approve", device).is_success
+def device_key_taken(installation: AskedInstallation) -> httpx.Response:
+    device = installation.device()
+    assert installation.decide("approve", device).is_success
     form = {"grant_type": DEVICE_GRANT, "device_code": device["device_code"], "client_id": "giornata"}
-    return house.served.call("POST", "/v1/device/token", None, data=form)
+    return installation.served.call("POST", "/v1/device/token", None, data=form)
 
 
-def swept(house: AskedInstallation) -> httpx.Response:
-    spec = {"model": "some/model", "instance_prompt": "a fox", "max_train_steps": 10, "dataset": house.dataset()}
-    return house.ask("POST", "/v1/sweeps", {"spec": spec, "grid": {"rank": [4, 8]}})
+def swept(installation: AskedInstallation) -> httpx.Response:
+    spec = {
+        "model": "some/model",
+        "instance_prompt": "a fox",
+        "max_train_steps": 10,
+        "dataset": installation.dataset(),
+    }
+    return installation.ask("POST", "/v1/sweeps", {"spec": spec, "grid": {"rank": [4, 8]}})
 
 
-def chosen_picture(house: AskedInstallation, *, verb: str, **fields: Any) -> httpx.Response:
-    order_id = house.ask("POST", "/v1/generations", ORDER).json()["job"]["id"]
-    return house.ask("POST", f"/v1/pictures:{verb}", {"pictures": [{"order_id": order_id, "number": 0}], **fields})
+def chosen_picture(installation: AskedInstallation, *, verb: str, **fields: Any) -> httpx.Response:
+    order_id = installation.ask("POST", "/v1/generations", ORDER).json()["job"]["id"]
+    return installation.ask(
+        "POST", f"/v1/pictures:{verb}", {"pictures": [{"order_id": order_id, "number": 0}], **fields}
+    )
 
 
-def project_deleted(house: AskedInstallation) -> httpx.Response:
-    house.made("/v1/projects", {"id": "fourth"})
-    return house.ask("DELETE", "/v1/projects/fourth?confirm=fourth")
+def project_deleted(installation: AskedInstallation) -> httpx.Response:
+    installation.made("/v1/projects", {"id": "fourth"})
+    return installation.ask("DELETE", "/v1/projects/fourth?confirm=fourth")
 
 
 def _asked(method: str, path: str, body: Any = None) -> Ask:
-    return lambda house: house.ask(method, path, body)
+    return lambda installation: installation.ask(method, path, body)
 
 
 def _on(method: str, path: str, thing: Callable[[AskedInstallation], str], body: Any = None) -> Ask:
     """Ask a route about a thing that is made for it; `*` in the path is its id."""
-    return lambda house: house.ask(method, path.replace("*", thing(house)), body)
+    return lambda installation: installation.ask(method, path.replace("*", thing(installation)), body)
 
 
 WRITES: dict[str, tuple[str, Ask]] = {
     "POST /v1/datasets": (
         "dataset.create",
-        lambda house: house.ask("POST", "/v1/datasets", {"items": [{"sha256": house.upload(), "name": "a.png"}]}),
+        lambda installation: installation.ask(
+            "POST", "/v1/datasets", {"items": [{"sha256": installation.upload(), "name": "a.png"}]}
+        ),
     ),
     "POST /v1/jobs": ("job.submit", _asked("POST", "/v1/jobs", JOB)),
     "PATCH /v1/jobs/{job_id}": (
@@ -272,16 +283,21 @@ WRITES: dict[str, tuple[str, Ask]] = {
     ),
     "PUT /v1/projects/{project_id}/members/{user_id}": (
         "member.set",
-        _on("PUT", "/v1/projects/default/members/*", lambda house: house.person("m").user.id, {"role": "viewer"}),
+        _on(
+            "PUT",
+            "/v1/projects/default/members/*",
+            lambda installation: installation.person("m").user.id,
+            {"role": "viewer"},
+        ),
     ),
     "DELETE /v1/projects/{project_id}/members/{user_id}": (
         "member.remove",
-        _on("DELETE", "/v1/projects/default/members/*", lambda house: house.person("n").user.id),
+        _on("DELETE", "/v1/projects/default/members/*", lambda installation: installation.person("n").user.id),
     ),
     "POST /v1/invitations": ("invitation.create", _asked("POST", "/v1/invitations", {"role": "viewer"})),
     "DELETE /v1/invitations/{invitation_id}": (
         "invitation.revoke",
-        _on("DELETE", "/v1/invitations/*", lambda house: str(house.invitation()["id"])),
+        _on("DELETE", "/v1/invitations/*", lambda installation: str(installation.invitation()["id"])),
     ),
     "POST /v1/invitations/accept": ("invitation.accept", accepted),
     "POST /v1/users": (
@@ -290,15 +306,21 @@ WRITES: dict[str, tuple[str, Ask]] = {
     ),
     "PATCH /v1/users/{user_id}": (
         "user.change",
-        _on("PATCH", "/v1/users/*", lambda house: house.person("o").user.id, {"operator": True}),
+        _on("PATCH", "/v1/users/*", lambda installation: installation.person("o").user.id, {"operator": True}),
     ),
-    "POST /v1/session": ("session.open", lambda house: sign_in(house, house.browser.user.email, PASSWORD)),
-    "DELETE /v1/session": ("session.end", lambda house: house.person("p").call("DELETE", "/v1/session")),
+    "POST /v1/session": (
+        "session.open",
+        lambda installation: sign_in(installation, installation.browser.user.email, PASSWORD),
+    ),
+    "DELETE /v1/session": (
+        "session.end",
+        lambda installation: installation.person("p").call("DELETE", "/v1/session"),
+    ),
     "DELETE /v1/sessions/{session_id}": ("session.end", ended_session),
     "POST /v1/me/password": ("password.change", password_changed),
     "PUT /v1/me/notifications": (
         "notifications.set",
-        lambda house: house.person("told").call("PUT", "/v1/me/notifications", json={"jobs": "none"}),
+        lambda installation: installation.person("told").call("PUT", "/v1/me/notifications", json={"jobs": "none"}),
     ),
     "DELETE /v1/me/identities/{identity_id}": ("identity.unlink", unlinked),
     "POST /v1/projects": ("project.create", _asked("POST", "/v1/projects", {"id": "third"})),
@@ -323,8 +345,11 @@ WRITES: dict[str, tuple[str, Ask]] = {
         _asked("PUT", "/v1/projects/other/retention", {"logs": 5}),
     ),
     "DELETE /v1/projects/{project_id}": ("project.delete", project_deleted),
-    "POST /v1/device/approve": ("device.approve", lambda house: house.decide("approve", house.device())),
-    "POST /v1/device/deny": ("device.deny", lambda house: house.decide("deny", house.device())),
+    "POST /v1/device/approve": (
+        "device.approve",
+        lambda installation: installation.decide("approve", installation.device()),
+    ),
+    "POST /v1/device/deny": ("device.deny", lambda installation: installation.decide("deny", installation.device())),
     "POST /v1/device/token": ("key.create", device_key_taken),
     "POST /v1/fleets/{name}/roll": (
         "fleet.roll",
@@ -344,7 +369,7 @@ WRITES: dict[str, tuple[str, Ask]] = {
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AskedInstallation]:
+def installation(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AskedInstallation]:
     """An installation on a database of its own."""
     database = request.getfixturevalue("new_postgres")() if request.param == "postgresql" else None
     with serving(tmp_path, SETTINGS, database=database) as served:
@@ -354,14 +379,16 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AskedInsta
         )
 
 
-def rows_of(house: AskedInstallation, **query: str) -> list[dict[str, Any]]:
-    reply = house.served.call("GET", "/v1/audit-log", house.served.keys.admin, params={"limit": "500", **query})
+def rows_of(installation: AskedInstallation, **query: str) -> list[dict[str, Any]]:
+    reply = installation.served.call(
+        "GET", "/v1/audit-log", installation.served.keys.admin, params={"limit": "500", **query}
+    )
     assert reply.is_success, reply.text
     return list(reply.json()["items"])
 
 
-def test_every_route_that_changes_something_writes_a_row_or_says_why_not(house: AskedInstallation) -> None:
-    document = house.served.http.get(f"{house.served.url}/openapi.json").json()
+def test_every_route_that_changes_something_writes_a_row_or_says_why_not(installation: AskedInstallation) -> None:
+    document = installation.served.http.get(f"{installation.served.url}/openapi.json").json()
     changing = {
         f"{method.upper()} {path}"
         for path, methods in document["paths"].items()
@@ -370,56 +397,58 @@ def test_every_route_that_changes_something_writes_a_row_or_says_why_not(house: 
     }
     assert changing == set(WRITES) | set(EXEMPT)
     for route, (verb, ask) in WRITES.items():
-        reply = ask(house)
+        reply = ask(installation)
         waited_in_vain = route == "POST /v1/images/generations"
         assert reply.is_success or waited_in_vain, (route, reply.text)
         request_id = reply.headers["x-request-id"]
-        rows = [row for row in rows_of(house, verb=verb) if row["request_id"] == request_id]
+        rows = [row for row in rows_of(installation, verb=verb) if row["request_id"] == request_id]
         assert [row["address"] for row in rows] == ["127.0.0.1"], route
         assert rows[0]["actor"] and rows[0]["key_id"] and rows[0]["target"], route
 
 
-def test_log_holds_no_secret_that_was_sent_or_handed_out(house: AskedInstallation) -> None:
+def test_log_holds_no_secret_that_was_sent_or_handed_out(installation: AskedInstallation) -> None:
     for _, ask in WRITES.values():
-        ask(house)
-    text = json.dumps(rows_of(house))
+        ask(installation)
+    text = json.dumps(rows_of(installation))
     sent = (PASSWORD, "hf_", "gd_", "a fox", "hooks.example", "example.com")
     assert [secret for secret in (*sent, "gk_", "gs_", "gi_", "whsec_") if secret in text] == []
 
 
-def test_wrong_password_and_unknown_address_are_logged_alike_but_for_the_person(house: AskedInstallation) -> None:
-    user = house.browser.user
+def test_wrong_password_and_unknown_address_are_logged_alike_but_for_the_person(
+    installation: AskedInstallation,
+) -> None:
+    user = installation.browser.user
     for email in (user.email, "nobody@example.com"):
-        assert sign_in(house, email, "not the password of theirs").status_code == 401
-    unknown, known = rows_of(house, verb="session.refuse")
+        assert sign_in(installation, email, "not the password of theirs").status_code == 401
+    unknown, known = rows_of(installation, verb="session.refuse")
     assert (known["target"], unknown["target"]) == (user.id, "")
     assert {known["actor_kind"], unknown["actor_kind"]} == {"visitor"}
     assert known["address"] == unknown["address"] == "127.0.0.1"
 
 
-def test_request_that_is_refused_leaves_no_row(house: AskedInstallation) -> None:
-    before = rows_of(house)
-    assert house.ask("POST", "/v1/jobs", {"kind": "train", "spec": {}}).status_code == 400
-    assert house.ask("POST", "/v1/jobs/job_none/cancel").status_code == 404
-    assert house.ask("POST", "/v1/projects", {"id": "other"}).status_code == 409
-    assert house.served.call("POST", "/v1/keys", house.served.keys.member, json={}).status_code == 403
-    assert rows_of(house) == before
+def test_request_that_is_refused_leaves_no_row(installation: AskedInstallation) -> None:
+    before = rows_of(installation)
+    assert installation.ask("POST", "/v1/jobs", {"kind": "train", "spec": {}}).status_code == 400
+    assert installation.ask("POST", "/v1/jobs/job_none/cancel").status_code == 404
+    assert installation.ask("POST", "/v1/projects", {"id": "other"}).status_code == 409
+    assert installation.served.call("POST", "/v1/keys", installation.served.keys.member, json={}).status_code == 403
+    assert rows_of(installation) == before
 
 
-def test_row_says_who_did_what_to_what_from_where_by_which_key(house: AskedInstallation) -> None:
-    served = house.served
+def test_row_says_who_did_what_to_what_from_where_by_which_key(installation: AskedInstallation) -> None:
+    served = installation.served
     job_id = served.call("POST", "/v1/jobs", served.keys.other_admin, json={**JOB, "priority": 3}).json()["id"]
-    (row,) = rows_of(house, target=job_id)
+    (row,) = rows_of(installation, target=job_id)
     key_id = served.call("GET", "/v1/me", served.keys.other_admin).json()["key_id"]
     assert (row["project_id"], row["actor_kind"], row["actor"], row["key_id"]) == ("other", "key", key_id, key_id)
     assert row["changes"] == {"kind": "x-count", "priority": 3}
-    house.browser.call("POST", "/v1/jobs", json=JOB)
-    by_person = rows_of(house, actor=house.browser.user.id, verb="job.submit")
+    installation.browser.call("POST", "/v1/jobs", json=JOB)
+    by_person = rows_of(installation, actor=installation.browser.user.id, verb="job.submit")
     assert [each["actor_kind"] for each in by_person] == ["operator"]
 
 
-def test_owner_reads_own_project_alone_and_an_operator_all(house: AskedInstallation) -> None:
-    served = house.served
+def test_owner_reads_own_project_alone_and_an_operator_all(installation: AskedInstallation) -> None:
+    served = installation.served
     owner, operator = served.client(served.keys.other_admin), served.client(served.keys.admin)
     owner.submit({"steps": 5}, kind="x-count")
     assert {each.project_id for each in owner.audit_log()} == {"other"}
@@ -439,31 +468,31 @@ def test_owner_reads_own_project_alone_and_an_operator_all(house: AskedInstallat
         list(served.client().audit_log())
 
 
-def test_list_is_narrowed_by_time_and_paged(house: AskedInstallation) -> None:
-    client = house.served.client(house.served.keys.admin)
+def test_list_is_narrowed_by_time_and_paged(installation: AskedInstallation) -> None:
+    client = installation.served.client(installation.served.keys.admin)
     for _ in range(3):
         client.submit({"steps": 5}, kind="x-count")
     newest, second, *_ = client.audit_log(verb="job.submit")
     assert newest.at >= second.at
     assert list(client.audit_log(until=second.at, verb="job.submit", target=newest.target)) == []
     assert newest in list(client.audit_log(since=newest.at))
-    first = house.ask("GET", "/v1/audit-log?limit=2&verb=job.submit").json()
-    rest = house.ask("GET", f"/v1/audit-log?limit=2&verb=job.submit&cursor={first['next']}").json()
+    first = installation.ask("GET", "/v1/audit-log?limit=2&verb=job.submit").json()
+    rest = installation.ask("GET", f"/v1/audit-log?limit=2&verb=job.submit&cursor={first['next']}").json()
     assert [len(first["items"]), len(rest["items"]), rest["next"]] == [2, 1, None]
-    assert house.ask("GET", "/v1/audit-log?verb=job.dance").status_code == 400
+    assert installation.ask("GET", "/v1/audit-log?verb=job.dance").status_code == 400
     with pytest.raises(InvalidInput):
         list(client.audit_log(verb="job.dance"))
 
 
-def test_export_comes_in_pages_of_json_lines_that_verify(house: AskedInstallation) -> None:
+def test_export_comes_in_pages_of_json_lines_that_verify(installation: AskedInstallation) -> None:
     for _ in range(3):
-        house.job()
-    reply = house.ask("GET", "/v1/audit-log/export?limit=2")
+        installation.job()
+    reply = installation.ask("GET", "/v1/audit-log/export?limit=2")
     assert reply.headers["content-type"] == "application/jsonl"
     *rows, last = [json.loads(line) for line in reply.text.splitlines()]
     assert [row["number"] for row in rows] == [1, 2]
     assert last["head"]["number"] > 2
-    *rows, last = house.served.client(house.served.keys.admin).export_audit_log()
+    *rows, last = installation.served.client(installation.served.keys.admin).export_audit_log()
     check = ChainCheck()
     for row in rows:
         check.add(row)
@@ -471,11 +500,11 @@ def test_export_comes_in_pages_of_json_lines_that_verify(house: AskedInstallatio
     assert (check.faults, check.rows) == ({}, last["head"]["number"])
 
 
-def test_log_of_a_deleted_project_stays_for_operators_alone(house: AskedInstallation) -> None:
-    served = house.served
-    owner = house.person("owner")
-    house.made("/v1/projects", {"id": "fourth"})
-    house.ask("PUT", f"/v1/projects/fourth/members/{owner.user.id}", {"role": "owner"})
+def test_log_of_a_deleted_project_stays_for_operators_alone(installation: AskedInstallation) -> None:
+    served = installation.served
+    owner = installation.person("owner")
+    installation.made("/v1/projects", {"id": "fourth"})
+    installation.ask("PUT", f"/v1/projects/fourth/members/{owner.user.id}", {"role": "owner"})
     assert owner.call("DELETE", "/v1/projects/fourth?confirm=fourth", headers={"X-Project": "fourth"}).is_success
     client = served.client(served.keys.admin)
     rows = list(client.audit_log(project_id="fourth"))

@@ -64,6 +64,6 @@ def test_a_url_that_names_no_storage(url: str) -> None:
 
 def test_all_faults_are_told_at_once_and_no_secret() -> None:
     with pytest.raises(InvalidInput) as refused:
-        opened("s3://key:hunter2@bucket?endpoint=s3.example&path_style=maybe&colour=red")
+        opened("s3://key:hunter2@bucket?endpoint=s3.example&path_style=maybe&color=red")
     assert len(refused.value.faults) == 4
     assert "hunter2" not in str(refused.value)

@@ -33,7 +33,7 @@ def claim(served):
     return served.call("POST", "/v1/node/claim", served.keys.node, json=body).json()["lease"]
 
 
-def test_an_empty_house_lists_nothing(run):
+def test_empty_installation_lists_nothing(run):
     assert run("jobs", "--json").json == {"items": []}
     assert run("nodes", "--json").json == {"items": []}
 
@@ -49,7 +49,7 @@ def test_jobs_and_job_show_state_steps_and_attempts(run, served, job):
 
 
 def test_jobs_are_filtered_by_label(run, job):
-    assert run("jobs", "--label", "colour=red", "--json").json["items"] == []
+    assert run("jobs", "--label", "color=red", "--json").json["items"] == []
 
 
 def test_jobs_are_searched_for_a_text_of_their_name(run, job):

@@ -324,7 +324,7 @@ def test_captions_that_do_not_fit_are_told_with_all_else_before_anything_is_sent
     (folder / "broken.png").write_bytes(b"no picture")
     (folder / "broken.txt").write_text("house " * 300)
     asked = ("train", str(folder), "--model", "some/model", "--set", "rank=0", "--json")
-    asked += ("--set", f"sample_prompts=[{json.dumps('house ' * 76)}]")
+    asked += ("--set", f"sample_prompts=[{json.dumps('installation ' * 76)}]")
     expected = {
         ("spec.rank", "input should be greater than or equal to 1; it is 0"),
         ("spec.sample_prompts.0", "has 76 tokens; at most 75 fit"),

@@ -7,6 +7,6 @@ from tests.fixtures.dashboard import Furnished, furnished
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Furnished]:
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Furnished]:
     with furnished(tmp_path_factory.mktemp("house")) as made:
         yield made

@@ -31,8 +31,8 @@ def home(tmp_path: Path) -> Iterator[Furnished]:
         yield made
 
 
-def state(house: Furnished, job_id: str) -> JobState:
-    return get_job(house.served.ctx, OWNER, job_id).state
+def state(installation: Furnished, job_id: str) -> JobState:
+    return get_job(installation.served.ctx, OWNER, job_id).state
 
 
 def post(browser: Browser, path: str, fields: dict[str, str | list[str]] | None = None) -> httpx.Response:
@@ -41,15 +41,15 @@ def post(browser: Browser, path: str, fields: dict[str, str | list[str]] | None 
     return browser.call("POST", path, data=data, headers={"X-CSRF-Token": ""})
 
 
-def job_ids(house: Furnished) -> list[str]:
+def job_ids(installation: Furnished) -> list[str]:
     """The ids of the project's jobs."""
-    page = list_jobs(house.served.ctx, OWNER, states=(), labels={}, kind=None, cursor=None, limit=50)
+    page = list_jobs(installation.served.ctx, OWNER, states=(), labels={}, kind=None, cursor=None, limit=50)
     return [job.id for job in page.items]
 
 
-def actions(house: Furnished) -> list[str]:
+def actions(installation: Furnished) -> list[str]:
     """The address of every action of a project."""
-    known = {"project_id": PROJECT, "job_id": house.running_job, "webhook_id": house.webhook_id}
+    known = {"project_id": PROJECT, "job_id": installation.running_job, "webhook_id": installation.webhook_id}
     routes = [each for each in dashboard_app.PAGES if isinstance(each, Route) and "POST" in (each.methods or ())]
     paths = [each.path for each in routes if "{project_id}" in each.path]
     return ["/dashboard" + re.sub(r"\{(\w+)\}", lambda name: known.get(name[1], "something"), path) for path in paths]
@@ -99,8 +99,8 @@ def test_of_several_chosen_jobs_those_that_can_are_canceled_and_the_rest_is_said
     assert post(member, f"{HERE}/jobs/cancel").headers["location"] == f"{HERE}/jobs?said=none-chosen"
 
 
-def is_there(house: Furnished, job_id: str) -> bool:
-    listed = list_jobs(house.served.ctx, OWNER, states=(), labels={}, kind=None, cursor=None, limit=50)
+def is_there(installation: Furnished, job_id: str) -> bool:
+    listed = list_jobs(installation.served.ctx, OWNER, states=(), labels={}, kind=None, cursor=None, limit=50)
     return job_id in {each.id for each in listed.items}
 
 

@@ -16,8 +16,8 @@ ANYBODYS = {"components", "reference", "account"}
 
 
 @pytest.fixture(scope="module")
-def browsers(house: Furnished) -> dict[str, Browser]:
-    return {name: browser_of(house.served, getattr(house, name)) for name in PEOPLE}
+def browsers(installation: Furnished) -> dict[str, Browser]:
+    return {name: browser_of(installation.served, getattr(installation, name)) for name in PEOPLE}
 
 
 def get(browser: Browser, path: str) -> httpx.Response:
@@ -36,49 +36,67 @@ def may_see(person: str, page: str) -> bool:
 
 @pytest.mark.parametrize("person", PEOPLE)
 def test_a_person_sees_the_pages_of_the_own_role_and_a_404_for_every_other(
-    house: Furnished, browsers: dict[str, Browser], person: str
+    installation: Furnished, browsers: dict[str, Browser], person: str
 ) -> None:
-    for name, path in pages_of(house).items():
+    for name, path in pages_of(installation).items():
         response = get(browsers[person], path)
         assert response.status_code == (200 if may_see(person, name) else 404), (person, name, response.text[:500])
 
 
 def test_a_refused_page_says_the_same_as_one_that_is_not_there(
-    house: Furnished, browsers: dict[str, Browser]
+    installation: Furnished, browsers: dict[str, Browser]
 ) -> None:
     stranger = browsers["stranger"]
     missing = get(stranger, f"/dashboard/projects/{OTHER}/jobs/job_none").text
     for path in (
-        f"/dashboard/projects/{PROJECT}/jobs/{house.done_job}",
-        f"/dashboard/projects/{OTHER}/jobs/{house.done_job}",
+        f"/dashboard/projects/{PROJECT}/jobs/{installation.done_job}",
+        f"/dashboard/projects/{OTHER}/jobs/{installation.done_job}",
         "/dashboard/projects/nobodys/jobs",
-        f"/dashboard/projects/{PROJECT}/settings/webhooks/{house.webhook_id}",
+        f"/dashboard/projects/{PROJECT}/settings/webhooks/{installation.webhook_id}",
     ):
         assert get(stranger, path).text == missing
 
 
-def test_pages_of_another_project_name_nothing_of_this_one(house: Furnished, browsers: dict[str, Browser]) -> None:
+def test_pages_of_another_project_name_nothing_of_this_one(
+    installation: Furnished, browsers: dict[str, Browser]
+) -> None:
     for path in ("", "/jobs", "/fleet", "/settings", "/settings/keys", "/settings/webhooks"):
         text = get(browsers["stranger"], f"/dashboard/projects/{OTHER}{path}").text
-        for secret in (house.done_job, house.running_job, "watercolor", "ann@example.com", PROJECT, "rtx-"):
+        for secret in (
+            installation.done_job,
+            installation.running_job,
+            "watercolor",
+            "ann@example.com",
+            PROJECT,
+            "rtx-",
+        ):
             assert secret not in text, (path, secret)
 
 
-def test_a_picture_of_a_job_is_for_its_project_alone(house: Furnished, browsers: dict[str, Browser]) -> None:
-    path = f"/dashboard/projects/{PROJECT}/jobs/{house.done_job}/pictures/fox-samples.png"
+def test_a_picture_of_a_job_is_for_its_project_alone(installation: Furnished, browsers: dict[str, Browser]) -> None:
+    path = f"/dashboard/projects/{PROJECT}/jobs/{installation.done_job}/pictures/fox-samples.png"
     own = get(browsers["viewer"], path)
     assert (own.status_code, own.headers["content-type"], own.content[:4]) == (200, "image/png", b"\x89PNG")
     assert get(browsers["stranger"], path).status_code == 404
     assert get(browsers["stranger"], path.replace(PROJECT, OTHER)).status_code == 404
 
 
-def test_a_result_that_is_no_picture_is_not_sent_as_a_page(house: Furnished, browsers: dict[str, Browser]) -> None:
-    path = f"/dashboard/projects/{PROJECT}/jobs/{house.done_job}/pictures/fox.safetensors"
+def test_a_result_that_is_no_picture_is_not_sent_as_a_page(
+    installation: Furnished, browsers: dict[str, Browser]
+) -> None:
+    path = f"/dashboard/projects/{PROJECT}/jobs/{installation.done_job}/pictures/fox.safetensors"
     assert get(browsers["owner"], path).status_code == 404
 
 
-def test_every_reply_has_the_policy_and_no_page_is_kept(house: Furnished, browsers: dict[str, Browser]) -> None:
-    paths = [*pages_of(house).values(), "/dashboard/sign-in", "/dashboard/nothing", "/dashboard/static/theme.js"]
+def test_every_reply_has_the_policy_and_no_page_is_kept(
+    installation: Furnished, browsers: dict[str, Browser]
+) -> None:
+    paths = [
+        *pages_of(installation).values(),
+        "/dashboard/sign-in",
+        "/dashboard/nothing",
+        "/dashboard/static/theme.js",
+    ]
     for path in paths:
         response = get(browsers["operator"], path)
         assert response.headers["content-security-policy"] == POLICY, path
@@ -112,9 +130,9 @@ class _Page(HTMLParser):
 
 
 def test_no_page_holds_an_inline_script_or_style_or_an_id_twice(
-    house: Furnished, browsers: dict[str, Browser]
+    installation: Furnished, browsers: dict[str, Browser]
 ) -> None:
-    for name, path in pages_of(house).items():
+    for name, path in pages_of(installation).items():
         found = _Page(get(browsers["owner"] if name not in OWNERS_ONLY else browsers["operator"], path).text)
         assert found.inline == [], name
         assert len(found.ids) == len(set(found.ids)), (name, found.ids)
@@ -122,9 +140,9 @@ def test_no_page_holds_an_inline_script_or_style_or_an_id_twice(
         assert outside == [], name
 
 
-def test_name_given_by_a_tenant_is_never_markup(house: Furnished, browsers: dict[str, Browser]) -> None:
+def test_name_given_by_a_tenant_is_never_markup(installation: Furnished, browsers: dict[str, Browser]) -> None:
     seen = 0
-    for name, path in pages_of(house).items():
+    for name, path in pages_of(installation).items():
         for person in ("operator", "owner"):
             text = get(browsers[person], path).text
             assert SCRIPT not in text, name
@@ -134,72 +152,82 @@ def test_name_given_by_a_tenant_is_never_markup(house: Furnished, browsers: dict
     assert seen > 20  # the texts are there, escaped
 
 
-def test_a_person_without_a_session_is_led_to_the_sign_in_and_back(house: Furnished) -> None:
-    for name, path in pages_of(house).items():
-        response = house.served.call("GET", path, None)
+def test_a_person_without_a_session_is_led_to_the_sign_in_and_back(installation: Furnished) -> None:
+    for name, path in pages_of(installation).items():
+        response = installation.served.call("GET", path, None)
         assert response.status_code == 303, name
         assert response.headers["location"].startswith("/dashboard/sign-in?next=%2Fdashboard%2F"), name
 
 
-def test_a_fragment_without_a_session_leads_the_whole_page_to_the_sign_in(house: Furnished) -> None:
-    response = house.served.call("GET", pages_of(house)["job-files"], None, headers={"HX-Request": "true"})
+def test_a_fragment_without_a_session_leads_the_whole_page_to_the_sign_in(installation: Furnished) -> None:
+    response = installation.served.call(
+        "GET", pages_of(installation)["job-files"], None, headers={"HX-Request": "true"}
+    )
     assert (response.status_code, response.headers["hx-redirect"]) == (401, "/dashboard/sign-in")
 
 
-def test_buttons_that_a_person_may_not_press_are_not_there(house: Furnished, browsers: dict[str, Browser]) -> None:
-    path = pages_of(house)["job-running"]
+def test_buttons_that_a_person_may_not_press_are_not_there(
+    installation: Furnished, browsers: dict[str, Browser]
+) -> None:
+    path = pages_of(installation)["job-running"]
     for person, sees in (("owner", True), ("member", True), ("viewer", False), ("operator", True)):
-        assert (f"{house.running_job}/cancel" in get(browsers[person], path).text) is sees, person
-    jobs = pages_of(house)["jobs"]
+        assert (f"{installation.running_job}/cancel" in get(browsers[person], path).text) is sees, person
+    jobs = pages_of(installation)["jobs"]
     assert "Cancel the chosen" in get(browsers["member"], jobs).text
     assert "Cancel the chosen" not in get(browsers["viewer"], jobs).text
-    home = pages_of(house)["home"]
+    home = pages_of(installation)["home"]
     assert 'id="drop"' in get(browsers["member"], home).text
     assert 'id="drop"' not in get(browsers["viewer"], home).text
-    assert "Invite a person" in get(browsers["owner"], pages_of(house)["project"]).text
-    assert "Invite a person" not in get(browsers["member"], pages_of(house)["project"]).text
+    assert "Invite a person" in get(browsers["owner"], pages_of(installation)["project"]).text
+    assert "Invite a person" not in get(browsers["member"], pages_of(installation)["project"]).text
 
 
 def test_the_job_page_says_what_became_of_lost_machines_and_why_a_job_waits(
-    house: Furnished, browsers: dict[str, Browser]
+    installation: Furnished, browsers: dict[str, Browser]
 ) -> None:
     assert (
         "2 machines lost, 8 s of work done again, no step missing."
-        in get(browsers["owner"], pages_of(house)["job"]).text
+        in get(browsers["owner"], pages_of(installation)["job"]).text
     )
-    assert "It waits:" in get(browsers["owner"], pages_of(house)["job-waiting"]).text
-    assert "IMG_0042.jpg is no picture" in get(browsers["owner"], pages_of(house)["job-failed"]).text
+    assert "It waits:" in get(browsers["owner"], pages_of(installation)["job-waiting"]).text
+    assert "IMG_0042.jpg is no picture" in get(browsers["owner"], pages_of(installation)["job-failed"]).text
 
 
 def test_samples_are_listed_by_ascending_steps_and_the_end_last(
-    house: Furnished, browsers: dict[str, Browser]
+    installation: Furnished, browsers: dict[str, Browser]
 ) -> None:
-    text = get(browsers["owner"], pages_of(house)["job-pictures"]).text
+    text = get(browsers["owner"], pages_of(installation)["job-pictures"]).text
     steps = [part.partition('"')[0] for part in text.split('data-step="')[1:]]
     assert steps == ["350", "end"]
 
 
-def test_jobs_are_filtered_searched_and_paged(house: Furnished, browsers: dict[str, Browser]) -> None:
-    path = pages_of(house)["jobs"]
+def test_jobs_are_filtered_searched_and_paged(installation: Furnished, browsers: dict[str, Browser]) -> None:
+    path = pages_of(installation)["jobs"]
 
     def names(query: str) -> list[str]:
         text = get(browsers["owner"], f"{path}?{query}").text
-        ids = {house.done_job, house.running_job, house.waiting_job, house.failed_job, house.hostile_job}
+        ids = {
+            installation.done_job,
+            installation.running_job,
+            installation.waiting_job,
+            installation.failed_job,
+            installation.hostile_job,
+        }
         return sorted(each for each in ids if f"jobs/{each}" in text)
 
-    assert names("state=succeeded") == [house.done_job]
-    assert names("state=active") == sorted([house.running_job, house.waiting_job])
-    assert names("match=watercolor+style") == names("match=COLOR") == [house.running_job]
-    assert names(f"match={house.done_job[:-1]}") == [house.done_job]
+    assert names("state=succeeded") == [installation.done_job]
+    assert names("state=active") == sorted([installation.running_job, installation.waiting_job])
+    assert names("match=watercolor+style") == names("match=COLOR") == [installation.running_job]
+    assert names(f"match={installation.done_job[:-1]}") == [installation.done_job]
     assert names("match=no+such+name") == []
-    assert names("label=customer%3A42") == [house.done_job]
+    assert names("label=customer%3A42") == [installation.done_job]
     assert names("kind=generate") == []
 
 
 def test_a_filter_that_is_of_no_use_is_said_beside_its_field_and_kept(
-    house: Furnished, browsers: dict[str, Browser]
+    installation: Furnished, browsers: dict[str, Browser]
 ) -> None:
-    response = get(browsers["owner"], f"{pages_of(house)['jobs']}?label=abc&state=asleep")
+    response = get(browsers["owner"], f"{pages_of(installation)['jobs']}?label=abc&state=asleep")
     assert response.status_code == 400
     assert 'value="abc"' in response.text
     assert 'id="label-fault"' in response.text

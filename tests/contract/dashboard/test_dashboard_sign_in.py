@@ -29,31 +29,33 @@ def home(tmp_path: Path) -> Furnished:
         yield made
 
 
-def post(house: Furnished, path: str, fields: dict[str, str], **more: object) -> httpx.Response:
-    return house.served.call("POST", path, None, data=fields, **more)
+def post(installation: Furnished, path: str, fields: dict[str, str], **more: object) -> httpx.Response:
+    return installation.served.call("POST", path, None, data=fields, **more)
 
 
-def sign_in(house: Furnished, **fields: str) -> httpx.Response:
-    return post(house, "/dashboard/sign-in", {"email": house.owner.email, "password": PASSWORD} | fields)
+def sign_in(installation: Furnished, **fields: str) -> httpx.Response:
+    return post(
+        installation, "/dashboard/sign-in", {"email": installation.owner.email, "password": PASSWORD} | fields
+    )
 
 
-def test_the_right_password_opens_a_session_and_leads_to_the_page_that_was_wanted(house: Furnished) -> None:
-    response = sign_in(house, next=f"/dashboard/projects/{PROJECT}/jobs?state=failed")
+def test_the_right_password_opens_a_session_and_leads_to_the_page_that_was_wanted(installation: Furnished) -> None:
+    response = sign_in(installation, next=f"/dashboard/projects/{PROJECT}/jobs?state=failed")
     assert response.status_code == 303
     assert response.headers["location"] == f"/dashboard/projects/{PROJECT}/jobs?state=failed"
     assert re.match(r"giornata-session=gs_\w+; HttpOnly;.*SameSite=lax", response.headers["set-cookie"])
 
 
-def test_a_wrong_password_is_refused_and_the_address_is_kept(house: Furnished) -> None:
-    response = sign_in(house, password="wrong")
+def test_a_wrong_password_is_refused_and_the_address_is_kept(installation: Furnished) -> None:
+    response = sign_in(installation, password="wrong")
     assert response.status_code == 401
     assert "set-cookie" not in response.headers
-    assert f'value="{house.owner.email}"' in response.text
+    assert f'value="{installation.owner.email}"' in response.text
     assert "wrong" not in response.text.replace("password is wrong", "")
 
 
-def test_missing_field_has_its_fault_beside_it(house: Furnished) -> None:
-    response = sign_in(house, email="<script>", password="")
+def test_missing_field_has_its_fault_beside_it(installation: Furnished) -> None:
+    response = sign_in(installation, email="<script>", password="")
     assert response.status_code == 400
     assert 'id="email-fault"' in response.text
     assert 'id="password-fault"' in response.text
@@ -61,9 +63,9 @@ def test_missing_field_has_its_fault_beside_it(house: Furnished) -> None:
 
 
 @pytest.mark.parametrize("headers", [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
-def test_a_form_of_another_site_signs_nobody_in(house: Furnished, headers: dict[str, str]) -> None:
-    fields = {"email": house.owner.email, "password": PASSWORD}
-    response = post(house, "/dashboard/sign-in", fields, headers=headers)
+def test_a_form_of_another_site_signs_nobody_in(installation: Furnished, headers: dict[str, str]) -> None:
+    fields = {"email": installation.owner.email, "password": PASSWORD}
+    response = post(installation, "/dashboard/sign-in", fields, headers=headers)
     assert (response.status_code, "set-cookie" in response.headers) == (403, False)
 
 
@@ -91,12 +93,12 @@ def test_a_device_that_waits_for_a_person_is_led_back_to() -> None:
     assert own_page("/device") == "/device"
 
 
-def test_there_is_one_sign_in_page_and_the_page_of_a_device_has_its_look(house: Furnished) -> None:
-    led = house.served.call("GET", "/sign-in?return_to=/device?user_code=BCDF-GHJK", None)
+def test_there_is_one_sign_in_page_and_the_page_of_a_device_has_its_look(installation: Furnished) -> None:
+    led = installation.served.call("GET", "/sign-in?return_to=/device?user_code=BCDF-GHJK", None)
     assert led.headers["location"] == "/dashboard/sign-in?next=%2Fdevice%3Fuser_code%3DBCDF-GHJK"
-    assert house.served.call("GET", "/sign-in", None).headers["location"] == HOME
-    assert "Sign in with" not in house.served.call("GET", "/dashboard/sign-in", None).text
-    device = browser_of(house.served, house.viewer).call("GET", "/device")
+    assert installation.served.call("GET", "/sign-in", None).headers["location"] == HOME
+    assert "Sign in with" not in installation.served.call("GET", "/dashboard/sign-in", None).text
+    device = browser_of(installation.served, installation.viewer).call("GET", "/device")
     assert f'<link rel="stylesheet" href="{static_url("dashboard.css")}">' in device.text
 
 
@@ -118,41 +120,41 @@ def test_the_button_of_a_provider_leads_there_and_back_to_the_page_that_was_want
         assert "giornata-session=gs_" in back.headers["set-cookie"]
 
 
-def test_a_link_signs_the_operator_in_once(house: Furnished) -> None:
-    secret = house.links.make(house.served.ctx)
-    first = house.served.call("GET", f"/dashboard/enter?link={secret}", None)
+def test_a_link_signs_the_operator_in_once(installation: Furnished) -> None:
+    secret = installation.links.make(installation.served.ctx)
+    first = installation.served.call("GET", f"/dashboard/enter?link={secret}", None)
     assert (first.status_code, first.headers["location"]) == (303, HOME)
     cookie = first.headers["set-cookie"].partition(";")[0]
-    page = house.served.call("GET", "/dashboard/projects/default", None, headers={"Cookie": cookie})
+    page = installation.served.call("GET", "/dashboard/projects/default", None, headers={"Cookie": cookie})
     assert page.status_code == 200
     assert "operator@localhost" in page.text
-    second = house.served.call("GET", f"/dashboard/enter?link={secret}", None)
+    second = installation.served.call("GET", f"/dashboard/enter?link={secret}", None)
     assert (second.status_code, "set-cookie" in second.headers) == (401, False)
 
 
-def test_a_link_that_is_too_old_or_guessed_signs_nobody_in(house: Furnished) -> None:
+def test_a_link_that_is_too_old_or_guessed_signs_nobody_in(installation: Furnished) -> None:
     class Later:
         def now_ms(self) -> int:
-            return house.served.ctx.clock.now_ms() - LINK_MS - 1
+            return installation.served.ctx.clock.now_ms() - LINK_MS - 1
 
     from dataclasses import replace
 
-    secret = house.links.make(replace(house.served.ctx, clock=Later()))
+    secret = installation.links.make(replace(installation.served.ctx, clock=Later()))
     for link in (secret, "guessed", ""):
-        response = house.served.call("GET", f"/dashboard/enter?link={link}", None)
+        response = installation.served.call("GET", f"/dashboard/enter?link={link}", None)
         assert response.status_code in {401, 303}
         assert "set-cookie" not in response.headers
 
 
-def test_the_account_of_the_links_has_no_password_that_anybody_knows(house: Furnished) -> None:
+def test_the_account_of_the_links_has_no_password_that_anybody_knows(installation: Furnished) -> None:
     links = SignInLinks()
-    assert links is not house.links
-    response = sign_in(house, email="operator@localhost", password="plain:")
+    assert links is not installation.links
+    response = sign_in(installation, email="operator@localhost", password="plain:")
     assert response.status_code == 401
 
 
-def test_signing_out_ends_the_session(house: Furnished) -> None:
-    browser = browser_of(house.served, house.viewer)
+def test_signing_out_ends_the_session(installation: Furnished) -> None:
+    browser = browser_of(installation.served, installation.viewer)
     assert browser.call("GET", f"/dashboard/projects/{PROJECT}").status_code == 200
     response = browser.call("POST", "/dashboard/sign-out")
     assert (response.status_code, response.headers["location"]) == (303, "/dashboard/sign-in")
@@ -172,9 +174,9 @@ def test_an_invitation_makes_an_account_and_leads_to_the_project(home: Furnished
     assert post(home, "/dashboard/invitation", fields | {"password": "a long sentence of hers"}).status_code != 303
 
 
-def test_the_first_pages_lead_to_the_dashboard(house: Furnished) -> None:
+def test_the_first_pages_lead_to_the_dashboard(installation: Furnished) -> None:
     for path, target in (("/", HOME), ("/ui", "/dashboard/ui"), ("/docs", "/dashboard/api")):
-        response = house.served.call("GET", path, None)
+        response = installation.served.call("GET", path, None)
         assert (response.status_code, response.headers["location"]) == (307, target)
 
 

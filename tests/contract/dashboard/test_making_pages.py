@@ -46,7 +46,7 @@ PICTURE = b"\x89PNG\r\n\x1a\n and so on"
 class Studio:
     """A furnished house with a sweep whose values are scripts, and an uploaded picture."""
 
-    house: Furnished
+    installation: Furnished
     sweep_id: str
     sha256: str
     order_id: str
@@ -54,7 +54,7 @@ class Studio:
     @property
     def pages(self) -> dict[str, str]:
         """The pages that a viewer may see."""
-        jobs = urlencode([("job", self.house.done_job), ("job", self.house.hostile_job)])
+        jobs = urlencode([("job", self.installation.done_job), ("job", self.installation.hostile_job)])
         return {
             "choice": f"{HERE}/compare",
             "sweeps": f"{HERE}/compare?kind=sweep",
@@ -65,7 +65,7 @@ class Studio:
         }
 
     def browser(self, person: str) -> Browser:
-        return browser_of(self.house.served, getattr(self.house, person))
+        return browser_of(self.installation.served, getattr(self.installation, person))
 
     def post(self, person: str, path: str, fields: list[tuple[str, str]]) -> httpx.Response:
         browser = self.browser(person)
@@ -76,13 +76,16 @@ class Studio:
 
 @pytest.fixture(scope="module")
 def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
-    with furnished(tmp_path_factory.mktemp("studio")) as house:
-        ctx = house.served.ctx
+    with furnished(tmp_path_factory.mktemp("studio")) as installation:
+        ctx = installation.served.ctx
         spec = {"model": "some/model", "dataset": new_dataset(ctx, ANN).id, "max_train_steps": 10}
         grid = {"instance_prompt": (SCRIPT, CLOSING), "rank": (4, 8)}
         sweep_id, _ = submit_sweep(ctx, ANN, SubmitSweep(spec=spec, grid=grid, name=SCRIPT), None)
         yield Studio(
-            house=house, sweep_id=sweep_id, sha256=have(ctx, ANN, PICTURE), order_id=drawn_order(house.served)
+            installation=installation,
+            sweep_id=sweep_id,
+            sha256=have(ctx, ANN, PICTURE),
+            order_id=drawn_order(installation.served),
         )
 
 
@@ -124,7 +127,7 @@ def test_another_project_gets_neither_pictures_nor_jobs_nor_sweeps(studio: Studi
     stranger = studio.browser("stranger")
     for path in (
         f"/compare/{studio.sweep_id}",
-        f"/compare?job={studio.house.done_job}",
+        f"/compare?job={studio.installation.done_job}",
         f"/uploaded/{studio.sha256}",
         f"/orders/{studio.order_id}",
         f"/orders/{studio.order_id}/pictures/0",
@@ -134,7 +137,7 @@ def test_another_project_gets_neither_pictures_nor_jobs_nor_sweeps(studio: Studi
         assert stranger.call("GET", f"/dashboard/projects/{OTHER}{path}").status_code == 404, path
     choice = stranger.call("GET", f"/dashboard/projects/{OTHER}/compare").text
     assert studio.sweep_id not in choice
-    assert studio.house.done_job not in choice
+    assert studio.installation.done_job not in choice
 
 
 def test_the_field_of_the_base_model_offers_registered_bases_and_no_other_models(studio: Studio) -> None:
@@ -224,7 +227,7 @@ def test_every_fault_stands_beside_its_field_and_what_was_typed_stays(studio: St
 
 
 def test_a_form_with_pictures_becomes_a_job_and_sending_it_twice_makes_one(studio: Studio) -> None:
-    ctx = studio.house.served.ctx
+    ctx = studio.installation.served.ctx
     pictures = [have(ctx, ANN, PICTURE + bytes([number])) for number in range(5)]
     fields = [
         ("name", "from a page"),
@@ -266,7 +269,7 @@ def new_job(response: httpx.Response) -> str:
 
 
 def test_a_duplicate_without_changes_has_the_same_spec_and_a_change_is_the_only_difference(studio: Studio) -> None:
-    ctx = studio.house.served.ctx
+    ctx = studio.installation.served.ctx
     old_dataset = new_dataset(ctx, ANN)
     request = train(old_dataset, max_train_steps=30, rank=8, alpha=16.0, instance_prompt=CLOSING)
     old, _ = submit(ctx, ANN, request.model_copy(update={"name": "a fox", "budget_micro_usd": 500_000}), None)
@@ -281,7 +284,7 @@ def test_a_duplicate_without_changes_has_the_same_spec_and_a_change_is_the_only_
 
 
 def test_a_dataset_that_the_form_cannot_hold_is_trained_as_it_is(studio: Studio) -> None:
-    ctx = studio.house.served.ctx
+    ctx = studio.installation.served.ctx
     items = [
         DatasetItem(sha256=have(ctx, ANN, PICTURE + bytes([40 + n])), name=f"{n}.png", repeats=3) for n in range(5)
     ]
@@ -293,26 +296,28 @@ def test_a_dataset_that_the_form_cannot_hold_is_trained_as_it_is(studio: Studio)
 
 
 def test_training_on_from_a_checkpoint_begins_with_its_weights(studio: Studio) -> None:
-    house, browser = studio.house, studio.browser("owner")
-    job, headers = f"/v1/jobs/{house.done_job}", {"X-Project": PROJECT}
+    installation, browser = studio.installation, studio.browser("owner")
+    job, headers = f"/v1/jobs/{installation.done_job}", {"X-Project": PROJECT}
     checkpoint = browser.call("GET", f"{job}/checkpoints", headers=headers).json()["items"][0]
-    slider = browser.call("GET", f"{HERE}/jobs/{house.done_job}/pictures").text
-    assert f"like={house.done_job}&amp;from={checkpoint['step']}" in slider
-    assert f"lora={house.done_job}%40{checkpoint['step']}" in slider
-    fields = form_of(browser.call("GET", f"{HERE}/train?like={house.done_job}&from={checkpoint['step']}").text)
+    slider = browser.call("GET", f"{HERE}/jobs/{installation.done_job}/pictures").text
+    assert f"like={installation.done_job}&amp;from={checkpoint['step']}" in slider
+    assert f"lora={installation.done_job}%40{checkpoint['step']}" in slider
+    fields = form_of(browser.call("GET", f"{HERE}/train?like={installation.done_job}&from={checkpoint['step']}").text)
     more = json.loads(dict(fields)["more"])
     assert more["init_lora"] == checkpoint["sha256"]
     assert "seed" not in more
     for step in ("1", "x", "00"):
-        assert browser.call("GET", f"{HERE}/train?like={house.done_job}&from={step}").status_code == 404
+        assert browser.call("GET", f"{HERE}/train?like={installation.done_job}&from={step}").status_code == 404
     assert (
-        studio.browser("stranger").call("GET", f"/dashboard/projects/{OTHER}/train?like={house.done_job}").status_code
+        studio.browser("stranger")
+        .call("GET", f"/dashboard/projects/{OTHER}/train?like={installation.done_job}")
+        .status_code
         == 404
     )
 
 
 def test_captions_are_replaced_in_all_and_a_picture_is_removed(studio: Studio) -> None:
-    ctx = studio.house.served.ctx
+    ctx = studio.installation.served.ctx
     fields: list[tuple[str, str]] = [("do", "replace"), ("find", "dog"), ("put", "cat")]
     shas = [have(ctx, ANN, PICTURE + bytes([number])) for number in range(3)]
     for sha256 in shas:
@@ -330,7 +335,7 @@ def test_the_settings_of_a_picture_fill_the_form(studio: Studio) -> None:
 
 
 def test_the_settings_in_a_file_fill_the_form_and_a_file_without_any_is_said(studio: Studio) -> None:
-    browser, ctx = studio.browser("owner"), studio.house.served.ctx
+    browser, ctx = studio.browser("owner"), studio.installation.served.ctx
     told = "a red fox\nNegative prompt: blurry\nSteps: 20, Sampler: Euler, Seed: 99, Size: 640x512, Model: some"
     info = PngInfo()
     info.add_text("parameters", told)

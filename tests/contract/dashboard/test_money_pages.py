@@ -15,8 +15,8 @@ HERE = f"/dashboard/projects/{PROJECT}/settings/money"
 OWNER = Caller(project_id=PROJECT, scopes=Scope.ADMIN.reach, key_id="key_owner")
 
 
-def test_the_page_of_money_loads_its_days_and_links_the_same_numbers_as_csv(house: Furnished) -> None:
-    viewer = browser_of(house.served, house.viewer)
+def test_the_page_of_money_loads_its_days_and_links_the_same_numbers_as_csv(installation: Furnished) -> None:
+    viewer = browser_of(installation.served, installation.viewer)
     page = viewer.call("GET", f"{HERE}?label=customer").text
     part = re.search(r'hx-get="([^"]+/money/days[^"]*)"', page)
     assert part is not None
@@ -27,14 +27,14 @@ def test_the_page_of_money_loads_its_days_and_links_the_same_numbers_as_csv(hous
     assert reply.headers["content-type"] == "text/csv; charset=utf-8"
     assert reply.headers["content-disposition"].startswith(f'attachment; filename="costs-{PROJECT}-')
     rows = list(csv.DictReader(io.StringIO(reply.text)))
-    found = read_daily_costs(house.served.ctx, OWNER, None, None, "customer")
+    found = read_daily_costs(installation.served.ctx, OWNER, None, None, "customer")
     assert sum(round(float(row["cost_usd"]) * 1_000_000) for row in rows) == found.total_micro_usd > 0
     assert {row["customer"] for row in rows} == {"42", ""}
     assert ">42<" in text
 
 
-def test_a_label_of_a_stranger_is_written_as_text(house: Furnished) -> None:
-    viewer = browser_of(house.served, house.viewer)
+def test_a_label_of_a_stranger_is_written_as_text(installation: Furnished) -> None:
+    viewer = browser_of(installation.served, installation.viewer)
     assert CLOSING not in viewer.call("GET", f"{HERE}/days?label=note").text
     assert "&lt;script&gt;" in viewer.call("GET", f"{HERE}/days?label=note").text
     for wrong in (SCRIPT, CLOSING):
@@ -43,8 +43,8 @@ def test_a_label_of_a_stranger_is_written_as_text(house: Furnished) -> None:
         assert wrong not in viewer.call("GET", HERE, params={"label": wrong}).text
 
 
-def test_a_day_that_is_none_is_named_beside_its_field(house: Furnished) -> None:
-    viewer = browser_of(house.served, house.viewer)
+def test_a_day_that_is_none_is_named_beside_its_field(installation: Furnished) -> None:
+    viewer = browser_of(installation.served, installation.viewer)
     page = viewer.call("GET", HERE, params={"since": SCRIPT, "until": "2026-02-30"}).text
     assert 'id="since-fault"' in page
     assert 'id="until-fault"' in page
@@ -53,7 +53,7 @@ def test_a_day_that_is_none_is_named_beside_its_field(house: Furnished) -> None:
     assert viewer.call("GET", f"{HERE}/days.csv?since=x").status_code == 404
 
 
-def test_costs_of_another_project_are_not_shown(house: Furnished) -> None:
-    stranger = browser_of(house.served, house.stranger)
+def test_costs_of_another_project_are_not_shown(installation: Furnished) -> None:
+    stranger = browser_of(installation.served, installation.stranger)
     for path in ("", "/days", "/days.csv"):
         assert stranger.call("GET", HERE + path).status_code == 404

@@ -23,28 +23,30 @@ from giornata.protocol.project.admin import ROOT_PROJECT, CreateProject, SetBudg
 OPERATOR = replace(ROOT, project_id=ROOT_PROJECT)
 
 
-def text_of(house: Furnished) -> str:
-    response = browser_of(house.served, house.operator).call("GET", pages_of(house)["operator-day"])
+def text_of(installation: Furnished) -> str:
+    response = browser_of(installation.served, installation.operator).call(
+        "GET", pages_of(installation)["operator-day"]
+    )
     assert response.status_code == 200
     return response.text
 
 
 def test_failures_of_the_last_day_stand_there_by_reason_and_older_ones_do_not(tmp_path: Path) -> None:
-    with furnished(tmp_path) as house:
-        text = text_of(house)
+    with furnished(tmp_path) as installation:
+        text = text_of(installation)
         for reason in ("preempted", "node driver", "bad data", "bad spec"):
             assert f">{reason}</td>" in text, reason
         assert ">succeeded</td>" not in text
-        ctx = house.served.ctx
+        ctx = installation.served.ctx
         later = replace(ctx, clock=DayClock(ctx.clock.now_ms() + 25 * HOUR_MS))
         assert sum(read_last_day(ctx, OPERATOR).by_reason.values()) == 6
         assert read_last_day(later, OPERATOR).by_reason == {}
 
 
 def test_an_operator_sees_what_is_spent_of_budgets_the_most_used_up_first(tmp_path: Path) -> None:
-    with furnished(tmp_path) as house:
-        ctx, path = house.served.ctx, pages_of(house)["operator-installation"]
-        operator = browser_of(house.served, house.operator)
+    with furnished(tmp_path) as installation:
+        ctx, path = installation.served.ctx, pages_of(installation)["operator-installation"]
+        operator = browser_of(installation.served, installation.operator)
         ctx.memory.project_budgets = None
         assert "has not looked at the budgets yet" in operator.call("GET", path).text
         create_project(ctx, OPERATOR, CreateProject(id="rich", name="Rich"))
@@ -58,41 +60,41 @@ def test_an_operator_sees_what_is_spent_of_budgets_the_most_used_up_first(tmp_pa
         assert ("in all", "$0.00 of $9.00") in found[2:]
         assert found[0][0] == datetime.fromtimestamp(ctx.clock.now_ms() / 1000, tz=UTC).strftime("%Y-%m")
         assert not found[0][1].startswith("$0.00")
-        assert browser_of(house.served, house.owner).call("GET", path).status_code == 404
+        assert browser_of(installation.served, installation.owner).call("GET", path).status_code == 404
 
 
 def test_a_loop_that_fails_is_named_with_its_error_and_others_are_counted(tmp_path: Path) -> None:
-    with furnished(tmp_path) as house:
-        assert "This server runs no loops." in text_of(house)
+    with furnished(tmp_path) as installation:
+        assert "This server runs no loops." in text_of(installation)
         well = LoopStatus(name="lapse", every_s=5, runs=10, last_success_age_s=2)
-        house.served.app.state.loops_status = lambda: [well]
-        assert "All 1 did their work." in text_of(house)
+        installation.served.app.state.loops_status = lambda: [well]
+        assert "All 1 did their work." in text_of(installation)
         ill = LoopStatus(name="reap", every_s=30, runs=4, errors=3, errors_in_a_row=3, last_error="<b>no route</b>")
-        house.served.app.state.loops_status = lambda: [well, ill]
-        text = text_of(house)
+        installation.served.app.state.loops_status = lambda: [well, ill]
+        text = text_of(installation)
         assert "1 loop of 2" in text
         assert "reap: &lt;b&gt;no route" in text
 
 
 def test_the_page_of_fleets_says_what_each_loop_did_last(tmp_path: Path) -> None:
-    with furnished(tmp_path) as house:
-        operator = browser_of(house.served, house.operator)
-        path = pages_of(house)["operator-loops"]
-        assert f'hx-get="{path}"' in operator.call("GET", pages_of(house)["operator-fleet"]).text
+    with furnished(tmp_path) as installation:
+        operator = browser_of(installation.served, installation.operator)
+        path = pages_of(installation)["operator-loops"]
+        assert f'hx-get="{path}"' in operator.call("GET", pages_of(installation)["operator-fleet"]).text
         done = LoopStatus(
             name="reconcile-spot", every_s=5, runs=3, last_done="<i>i-1</i> is gone", last_done_age_s=90.0
         )
-        house.served.app.state.loops_status = lambda: [done]
+        installation.served.app.state.loops_status = lambda: [done]
         text = operator.call("GET", path).text
         assert "&lt;i&gt;i-1&lt;/i&gt; is gone" in text
         assert "1 min 30 s ago" in text
-        assert browser_of(house.served, house.owner).call("GET", path).status_code == 404
+        assert browser_of(installation.served, installation.owner).call("GET", path).status_code == 404
 
 
 def test_a_fleet_shows_its_prices_as_a_line_and_in_a_table(tmp_path: Path) -> None:
-    with furnished(tmp_path) as house:
-        operator = browser_of(house.served, house.operator)
-        text = operator.call("GET", pages_of(house)["operator-one-fleet"]).text
+    with furnished(tmp_path) as installation:
+        operator = browser_of(installation.served, installation.operator)
+        text = operator.call("GET", pages_of(installation)["operator-one-fleet"]).text
         assert "Price of one more node an hour: 3 changes, from $0.26 to $0.41" in text
         assert text.count('data-label="One more node an hour"') == 4
         # The line begins at $0.30 and ends at $0.38, of a drawing from $0.26 (72) to $0.41 (8).
@@ -101,7 +103,7 @@ def test_a_fleet_shows_its_prices_as_a_line_and_in_a_table(tmp_path: Path) -> No
         assert (float(path[1]), float(path[2])) == (54.9, 20.8)
         refused = operator.call(
             "POST",
-            pages_of(house)["operator-one-fleet"] + "/scale",
+            pages_of(installation)["operator-one-fleet"] + "/scale",
             data={"csrf": operator.csrf_token, "min_nodes": "x", "max_nodes": "17"},
         )
         assert (refused.status_code, "price-line" in refused.text) == (400, True)
@@ -110,9 +112,9 @@ def test_a_fleet_shows_its_prices_as_a_line_and_in_a_table(tmp_path: Path) -> No
 
 
 def test_an_operator_sees_the_use_of_billed_time_by_fleet_in_words_and_shares(tmp_path: Path) -> None:
-    with furnished(tmp_path) as house:
-        path = pages_of(house)["operator-installation"]
-        text = browser_of(house.served, house.operator).call("GET", path).text
+    with furnished(tmp_path) as installation:
+        path = pages_of(installation)["operator-installation"]
+        text = browser_of(installation.served, installation.operator).call("GET", path).text
         bars = text.split('<div class="time-bar">')[1:]
         names = [re.findall(r"<strong>([^<]*)", bar)[0] for bar in bars]
         assert names[0] == "All fleets"
@@ -121,7 +123,7 @@ def test_an_operator_sees_the_use_of_billed_time_by_fleet_in_words_and_shares(tm
             shares = [float(each) for each in re.findall(r"([0-9.]+) %", bar)]
             assert abs(sum(shares) - 100) < 0.5, bar
             assert all(word in bar for word in ("useful", "start-up", "idle", "lost"))
-        ctx = house.served.ctx
+        ctx = installation.served.ctx
         costs = {each.fleet: each for each in read_costs(ctx, OPERATOR, day_before(ctx), None).fleets}
         assert (
             f"{costs['local'].useful_s / costs['local'].billed_s:.1%}".replace("%", " %")

@@ -8,13 +8,13 @@ from giornata.protocol.project.admin import ROOT_PROJECT
 HERE = f"/dashboard/projects/{ROOT_PROJECT}/jobs"
 
 
-def test_a_run_shows_rates_money_phases_and_losses_by_noise(house: Furnished) -> None:
-    operator = browser_of(house.served, house.operator)
-    page = operator.call("GET", f"{HERE}/{house.pretrain_job}").text
-    assert f'hx-get="{HERE}/{house.pretrain_job}/pretraining"' in page
+def test_a_run_shows_rates_money_phases_and_losses_by_noise(installation: Furnished) -> None:
+    operator = browser_of(installation.served, installation.operator)
+    page = operator.call("GET", f"{HERE}/{installation.pretrain_job}").text
+    assert f'hx-get="{HERE}/{installation.pretrain_job}/pretraining"' in page
     assert 'data-keys="mfu,data_wait_share" data-smooth="all"' in page
     assert "Milliseconds per step" not in page
-    text = " ".join(operator.call("GET", f"{HERE}/{house.pretrain_job}/pretraining").text.split())
+    text = " ".join(operator.call("GET", f"{HERE}/{installation.pretrain_job}/pretraining").text.split())
     for name, value in (
         ("Pictures a second", "11.5"),
         ("MFU", "33 %"),
@@ -30,8 +30,11 @@ def test_a_run_shows_rates_money_phases_and_losses_by_noise(house: Furnished) ->
     assert text.count("Loss at noise level") == 10
 
 
-def test_only_a_pre_training_job_has_this_part(house: Furnished) -> None:
-    operator = browser_of(house.served, house.operator)
-    assert operator.call("GET", f"/dashboard/projects/{PROJECT}/jobs/{house.done_job}/pretraining").status_code == 404
-    stranger = browser_of(house.served, house.stranger)
-    assert stranger.call("GET", f"{HERE}/{house.pretrain_job}/pretraining").status_code == 404
+def test_only_a_pre_training_job_has_this_part(installation: Furnished) -> None:
+    operator = browser_of(installation.served, installation.operator)
+    assert (
+        operator.call("GET", f"/dashboard/projects/{PROJECT}/jobs/{installation.done_job}/pretraining").status_code
+        == 404
+    )
+    stranger = browser_of(installation.served, installation.stranger)
+    assert stranger.call("GET", f"{HERE}/{installation.pretrain_job}/pretraining").status_code == 404

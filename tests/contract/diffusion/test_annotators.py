@@ -88,9 +88,9 @@ def test_line_drawing_becomes_white_lines_on_black() -> None:
 
 
 def test_grey_has_equal_channels_of_the_usual_luma() -> None:
-    grey = annotate("grey", disk_picture(), {})
-    assert (grey[:, :, 0] == grey[:, :, 2]).all()
-    assert grey[30, 40, 0] == round(0.299 * 150 + 0.587 * 20 + 0.114 * 30)
+    gray = annotate("grey", disk_picture(), {})
+    assert (gray[:, :, 0] == gray[:, :, 2]).all()
+    assert gray[30, 40, 0] == round(0.299 * 150 + 0.587 * 20 + 0.114 * 30)
 
 
 def test_tile_removes_single_pixels_and_keeps_areas() -> None:

@@ -147,7 +147,7 @@ def test_every_tensor_arrives_in_the_dtype_asked_for(
         assert all(torch.equal(written[name], value.to(getattr(torch, dtype))) for name, value in tensors.items())
 
 
-def test_the_way_of_the_scripts_is_recognised_as_lossy(trained: tuple[TrainSpec, dict[str, torch.Tensor]]) -> None:
+def test_the_way_of_the_scripts_is_recognized_as_lossy(trained: tuple[TrainSpec, dict[str, torch.Tensor]]) -> None:
     """The very conversion that drops attention layers when others are adapted too."""
     _, tensors = trained
     assert lost_tensors(tensors, tensors, layers_per_block=1) == []

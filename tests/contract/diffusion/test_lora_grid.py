@@ -34,8 +34,8 @@ def pipeline(tiny_folder: Path) -> StableDiffusionXLPipeline:
     return loaded
 
 
-def plain(colour: str, side_px: int = 64) -> Image.Image:
-    return Image.new("RGB", (side_px, side_px), colour)
+def plain(color: str, side_px: int = 64) -> Image.Image:
+    return Image.new("RGB", (side_px, side_px), color)
 
 
 def test_rows_are_read_from_the_command_line() -> None:
@@ -119,17 +119,17 @@ def test_lora_grid_refuses_dora_and_lokr_files_that_diffusers_loads_only_in_part
 
 def test_command_line_with_training_pictures(tiny_folder: Path, lora: Path, tmp_path: Path) -> None:
     (tmp_path / "toys").mkdir()
-    for number, colour in enumerate(["#ff0101", "#02ff02", "#0303ff", "#040404"]):
-        plain(colour, 300).save(tmp_path / "toys" / f"{number}.png")
+    for number, color in enumerate(["#ff0101", "#02ff02", "#0303ff", "#040404"]):
+        plain(color, 300).save(tmp_path / "toys" / f"{number}.png")
     (tmp_path / "toys" / "captions.txt").write_text("not a picture")
     out = tmp_path / "grid.png"
     arguments = ["--model", str(tiny_folder), "--out", str(out), "--steps", "1", "--seeds", "3", "--title", "Toys"]
     arguments += ["--row", f"toy={lora}:a dog", "--row", "base=-:a cat", "--pictures", f"toy={tmp_path / 'toys'}"]
     assert main(arguments) == 0
     with Image.open(out) as sheet:
-        colours = {colour for _, colour in sheet.convert("RGB").getcolors(1 << 24) or []}
-    assert {(255, 1, 1), (2, 255, 2), (3, 3, 255)} <= colours
-    assert (4, 4, 4) not in colours  # only the first few
+        colors = {color for _, color in sheet.convert("RGB").getcolors(1 << 24) or []}
+    assert {(255, 1, 1), (2, 255, 2), (3, 3, 255)} <= colors
+    assert (4, 4, 4) not in colors  # only the first few
 
 
 def test_all_faults_are_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,7 +150,7 @@ def test_small_pictures_grow_by_whole_multiples_and_large_ones_shrink() -> None:
     checks.putpixel((1, 0), (255, 255, 255))
     grown = fitted(checks, 128)
     assert grown.getpixel((2, 0)) == grown.getpixel((3, 1)) == (255, 255, 255)
-    assert {colour for _, colour in grown.getcolors() or []} == {(0, 0, 0), (255, 255, 255)}
+    assert {color for _, color in grown.getcolors() or []} == {(0, 0, 0), (255, 255, 255)}
 
 
 def test_cells_and_labels_stay_in_their_places() -> None:
@@ -165,7 +165,7 @@ def test_cells_and_labels_stay_in_their_places() -> None:
     left, top, right, bottom = ImageChops.difference(sheet, blank).getbbox() or (0, 0, 0, 0)
     assert left >= 20
     assert right <= 28 + 210
-    cells = [_extent(blank, colour) for colour in ((255, 0, 0), (0, 255, 0))]
+    cells = [_extent(blank, color) for color in ((255, 0, 0), (0, 255, 0))]
     assert all(box[2] - box[0] == 128 and box[3] - box[1] == 2 * 128 + 22 for box in cells)
     assert top >= cells[0][1] - 8
     assert bottom <= cells[0][3] + 4
@@ -187,8 +187,8 @@ def test_a_heading_never_runs_into_the_next_one() -> None:
         assert right <= 28 + 210 + 2 * 128 + 6 + 6
 
 
-def _extent(sheet: Image.Image, colour: tuple[int, int, int]) -> tuple[int, int, int, int]:
+def _extent(sheet: Image.Image, color: tuple[int, int, int]) -> tuple[int, int, int, int]:
     same = (
-        ImageChops.difference(sheet, Image.new("RGB", sheet.size, colour)).convert("L").point(lambda v: not v and 255)
+        ImageChops.difference(sheet, Image.new("RGB", sheet.size, color)).convert("L").point(lambda v: not v and 255)
     )
     return same.getbbox() or (0, 0, 0, 0)

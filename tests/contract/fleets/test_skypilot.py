@@ -172,7 +172,7 @@ def offer(cloud: str, region: str, price: float, spot_price: float) -> InstanceT
     return InstanceTypeInfo(cloud, "it", "RTX4090", 1, 8, 24, 32, price, spot_price, region)
 
 
-def test_the_price_is_the_cheapest_of_the_catalogue_where_nodes_may_be():
+def test_the_price_is_the_cheapest_of_the_catalog_where_nodes_may_be():
     it = SkyPilotUnderTest(price_usd_per_hour=None, infra=("aws/us-east-1",))
     it.sky.offers = [
         offer("AWS", "us-east-1", 0.9, 0.4),
@@ -180,7 +180,7 @@ def test_the_price_is_the_cheapest_of_the_catalogue_where_nodes_may_be():
         offer("AWS", "us-east-1", 0.2, float("nan")),
     ]
     assert (it.fleet.price().micro_usd_per_hour, it.fleet.price().source) == (400_000, "provider")
-    assert it.sky.catalogue_asked == 1, "kept for an hour"
+    assert it.sky.catalog_asked == 1, "kept for an hour"
     raised(it, 1)
     ((task,),) = it.sky.tasks.values()
     assert task["envs"]["GIORNATA_PRICE_USD_PER_HOUR"] == "0.4"
@@ -189,7 +189,7 @@ def test_the_price_is_the_cheapest_of_the_catalogue_where_nodes_may_be():
     assert on_demand.fleet.price().micro_usd_per_hour == 200_000
 
 
-def test_a_machine_costs_what_the_catalogue_says_of_its_cloud_and_region():
+def test_a_machine_costs_what_the_catalog_says_of_its_cloud_and_region():
     it = SkyPilotUnderTest(price_usd_per_hour=None, infra=("aws/us-east-1", "gcp/europe-west4"))
     it.sky.offers = [
         offer("AWS", "us-east-1", 0.9, 0.4),
@@ -203,10 +203,10 @@ def test_a_machine_costs_what_the_catalogue_says_of_its_cloud_and_region():
     it.settle()
     assert [each.offer for each in it.fleet.list()] == ["aws/us-east-1"]
     assert SkyPilotUnderTest(price_usd_per_hour=0.3).fleet.prices() == {}
-    assert it.sky.catalogue_asked == 1, "kept for an hour"
+    assert it.sky.catalog_asked == 1, "kept for an hour"
 
 
-def test_a_catalogue_without_a_price_says_so():
+def test_a_catalog_without_a_price_says_so():
     it = SkyPilotUnderTest(price_usd_per_hour=None)
     with pytest.raises(FleetUnavailable, match="no price of RTX4090"):
         it.fleet.price()

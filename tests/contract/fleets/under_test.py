@@ -1,4 +1,4 @@
-"""What the behavioural suite of fleets needs of each driver: a fleet, and hands on the provider behind it.
+"""What the behavioral suite of fleets needs of each driver: a fleet, and hands on the provider behind it.
 
 One module for each driver, `driver_<name>.py` beside this one, has a context manager
 `opened(directory: Path) -> FleetUnderTest`, and a line in `conftest.py`.

@@ -84,7 +84,7 @@ def test_refusals_are_the_same(served: Served) -> None:
     for key in ("gk_00000000_unknown", "", "x" * 600):
         assert both_ways(served, "/v1/node/claim", key, body)[0] == 401
         assert both_ways(served, beat, key, b"{}")[0] == 401
-    for content in (b"", b"{", b"[]", b"null", b'{"step": -1}', b'{"colour": 1}', b'{"metrics": {"a": NaN}}'):
+    for content in (b"", b"{", b"[]", b"null", b'{"step": -1}', b'{"color": 1}', b'{"metrics": {"a": NaN}}'):
         assert both_ways(served, beat, mine["token"], content)[0] == 400
     assert both_ways(served, "/v1/node/claim/", served.keys.node, body)[0] == 404
     assert both_ways(served, f"{beat}/more", mine["token"], b"{}")[0] == 404

@@ -29,10 +29,10 @@ def post(
 
 
 def test_every_fault_at_once(standing: Served) -> None:
-    body = {"kind": "No!", "priority": 1000, "deadline_s": 0, "colour": "red"}
+    body = {"kind": "No!", "priority": 1000, "deadline_s": 0, "color": "red"}
     found = faults(standing.call("POST", "/v1/jobs", standing.keys.member, json=body))
-    assert set(found) == {"kind", "priority", "deadline_s", "spec", "colour"}
-    assert found["colour"] == "there is no such field"
+    assert set(found) == {"kind", "priority", "deadline_s", "spec", "color"}
+    assert found["color"] == "there is no such field"
 
 
 def test_faults_deep_in_a_list_say_where(standing: Served) -> None:

@@ -31,9 +31,9 @@ def test_priority_that_is_a_whole_number_is_accepted(standing: Served, value: ob
 
 
 def test_all_faults_are_said_with_what_to_do(standing: Served) -> None:
-    body = {"kind": "No!", "spec": {}, "priority": "1", "deadline_s": True, "colour": "red"}
+    body = {"kind": "No!", "spec": {}, "priority": "1", "deadline_s": True, "color": "red"}
     reply = standing.call("POST", "/v1/jobs", standing.keys.member, json=body)
-    assert set(faults(reply)) == {"kind", "priority", "deadline_s", "colour"}
+    assert set(faults(reply)) == {"kind", "priority", "deadline_s", "color"}
     hints = {fault["where"]: fault["hint"] for fault in reply.json()["faults"]}
     assert hints["priority"] == "send a whole number without quotes"
 

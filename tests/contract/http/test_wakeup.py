@@ -80,7 +80,7 @@ def test_notice_wakes_one_listener_of_group_and_next_only_if_it_declines() -> No
     async def scene() -> None:
         wakeup = Wakeup(threads=1)
         with wakeup.listen("group") as first, wakeup.listen("group") as second, wakeup.listen("others") as other:
-            assert first.crowd == 2
+            assert first.waiting_requests == 2
             for listener in (first, second, other):
                 listener.nothing()
             waits = [asyncio.create_task(each.wait(LONG_S)) for each in (first, second, other)]

@@ -83,7 +83,7 @@ def test_a_key_of_a_node_may_say_any_machine_as_ever(served, workload):
     assert claim(served, served.keys.node, info(workload, machine_id="mine", fleet="static")).reason == "empty-queue"
 
 
-def test_d101_a_token_of_another_organisation_is_refused(served, workload):
+def test_d101_a_token_of_another_organization_is_refused(served, workload):
     with pytest.raises(Unauthenticated):
         claim(served, workload.token(aud="11111111-2222-3333-4444-555555555555"), info(workload))
 

@@ -92,7 +92,7 @@ AUDIT_WEIGHTS = {
     "complete": 3,
     "finish_deletions": 1,
 }
-DEEDS = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
+ACTIONS = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
 PICTURE_WEIGHTS = {
     "place_order": 8,
     "cancel_order": 2,
@@ -121,11 +121,11 @@ PICTURE_WEIGHTS = {
     "die": 6,
 }
 # Pictures beside jobs: every fourth action is one of the jobs.
-PICTURE_DEEDS = [name for name, weight in PICTURE_WEIGHTS.items() for _ in range(weight)]
-PICTURE_DEEDS += DEEDS[:: 4 * len(DEEDS) // len(PICTURE_DEEDS)]
+PICTURE_ACTIONS = [name for name, weight in PICTURE_WEIGHTS.items() for _ in range(weight)]
+PICTURE_ACTIONS += ACTIONS[:: 4 * len(ACTIONS) // len(PICTURE_ACTIONS)]
 # Audits beside jobs: every second action is one of the jobs.
-AUDIT_DEEDS = [name for name, weight in AUDIT_WEIGHTS.items() for _ in range(weight)]
-AUDIT_DEEDS += DEEDS[:: 2 * len(DEEDS) // len(AUDIT_DEEDS)]
+AUDIT_ACTIONS = [name for name, weight in AUDIT_WEIGHTS.items() for _ in range(weight)]
+AUDIT_ACTIONS += ACTIONS[:: 2 * len(ACTIONS) // len(AUDIT_ACTIONS)]
 Step = tuple[str, int, int]
 
 

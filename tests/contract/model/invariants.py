@@ -132,7 +132,7 @@ class InvariantChecker:
             check_standing(self.now, seen)
             check_ceilings(self._rig, self.now, seen)
         if concerns("attempts", "strikes", "bans", "audits"):
-            self._check_judgements(seen, tries)
+            self._check_judgments(seen, tries)
 
     # ---- events tell the whole replayed
 
@@ -295,7 +295,7 @@ class InvariantChecker:
 
     # ---- blame
 
-    def _check_judgements(self, seen: Snapshot, tries: dict[str, list[Row]]) -> None:
+    def _check_judgments(self, seen: Snapshot, tries: dict[str, list[Row]]) -> None:
         reasons = {row.id: Reason(row.reason) for row in seen.attempts if row.reason is not None}
         struck = {row.attempt_id: row for row in seen.strikes}
         check_guilt(seen)

@@ -191,7 +191,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="a node that says that a checkpoint is spoilt is believed",
+        name="a node that says that a checkpoint is spoiled is believed",
         patches=(
             Patch(
                 file="control/storage/look_at_bytes.py",

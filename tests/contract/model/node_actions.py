@@ -93,8 +93,8 @@ class NodeActions(Calls):
         if self.actors.tickets:
             its = self.actors.tickets[-1 - a % min(len(self.actors.tickets), LATEST)]
             if its.ticket.put and its.ticket.put.expires_at.timestamp() * 1000 > self.rig.clock.now_ms():
-                spoilt = b % 4 == 0 and _key(its) not in self.rig.blobs.objects
-                self.rig.blobs.put(_key(its), b"spoilt" if spoilt else its.data)
+                spoiled = b % 4 == 0 and _key(its) not in self.rig.blobs.objects
+                self.rig.blobs.put(_key(its), b"spoiled" if spoiled else its.data)
 
     def reject(self, a: int, b: int) -> None:
         """Believed only if storage has really lost the bytes: nodes may err, or lie."""

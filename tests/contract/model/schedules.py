@@ -5,7 +5,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 
-from tests.contract.model.actions import AUDIT_DEEDS, DAY_S, DEEDS, PICTURE_DEEDS, Step
+from tests.contract.model.actions import ACTIONS, AUDIT_ACTIONS, DAY_S, PICTURE_ACTIONS, Step
 from tests.contract.model.audit_actions import give_up_audits
 from tests.contract.model.calls import Actors
 from tests.contract.model.concurrent_actions import Everything
@@ -40,7 +40,7 @@ NUMBERS = 64
 
 def draw(dice: random.Random, count: int) -> list[Step]:
     """A schedule by chance. Every third one is mostly about pictures, every sixth about audits."""
-    actions = (PICTURE_DEEDS, PICTURE_DEEDS, AUDIT_DEEDS, DEEDS, DEEDS, DEEDS)[dice.randrange(6)]
+    actions = (PICTURE_ACTIONS, PICTURE_ACTIONS, AUDIT_ACTIONS, ACTIONS, ACTIONS, ACTIONS)[dice.randrange(6)]
     return [(dice.choice(actions), dice.randrange(NUMBERS), dice.randrange(NUMBERS)) for _ in range(count)]
 
 

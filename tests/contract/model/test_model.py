@@ -5,7 +5,7 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.contract.model.actions import DEEDS, Step
+from tests.contract.model.actions import ACTIONS, Step
 from tests.contract.model.model_rig import ModelRig
 from tests.contract.model.schedules import NUMBERS, STEPS_PER_EPISODE, draw, play
 
@@ -15,7 +15,7 @@ LONG = [("sqlite", seed) for seed in range(24)] + [("postgresql", seed) for seed
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
-@given(steps=st.lists(st.tuples(st.sampled_from(DEEDS), NUMBER, NUMBER), min_size=20, max_size=60))
+@given(steps=st.lists(st.tuples(st.sampled_from(ACTIONS), NUMBER, NUMBER), min_size=20, max_size=60))
 def test_schedule_breaks_no_invariant(rig: ModelRig, steps: list[Step]) -> None:
     play(rig, steps)
 

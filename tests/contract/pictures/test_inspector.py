@@ -36,8 +36,8 @@ def png_chunk(name: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
 
 
-def png(width: int, height: int, *chunks: bytes, depth: int = 8, colour: int = 2) -> bytes:
-    header = png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
+def png(width: int, height: int, *chunks: bytes, depth: int = 8, color: int = 2) -> bytes:
+    header = png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0))
     return b"\x89PNG\r\n\x1a\n" + header + b"".join(chunks) + png_chunk(b"IEND", b"")
 
 
@@ -46,7 +46,7 @@ def flat_png(side_px: int, *, channels: int = 1) -> bytes:
     squeeze = zlib.compressobj(9)
     row = bytes(1 + side_px * channels)
     body = b"".join(squeeze.compress(row) for _ in range(side_px)) + squeeze.flush()
-    return png(side_px, side_px, png_chunk(b"IDAT", body), colour=channels - 1)
+    return png(side_px, side_px, png_chunk(b"IDAT", body), color=channels - 1)
 
 
 def look_at(
@@ -69,11 +69,11 @@ def turned() -> bytes:
     return exif.tobytes()
 
 
-def deep_heic(**colours: int) -> bytes:
+def deep_heic(**colors: int) -> bytes:
     """With 10 bits a channel."""
     values = random.Random(2).randbytes(2 * 3 * 96 * 80)
     out = io.BytesIO()
-    pillow_heif.from_bytes("RGB;16", (96, 80), values).save(out, **colours)
+    pillow_heif.from_bytes("RGB;16", (96, 80), values).save(out, **colors)
     return out.getvalue()
 
 
@@ -115,7 +115,7 @@ GOOD: dict[str, tuple[Callable[[], bytes], str, str]] = {
     "palette-alpha": (lambda: encoded(noise(mode="P"), "PNG", transparency=3), "PNG", "transparent"),
     "16-bit-gray": (lambda: encoded(noise(mode="L").convert("I;16"), "PNG"), "PNG", "16 bits"),
     "16-bit-rgb": (lambda: deep_png(70), "PNG", "16 bits"),
-    "one-colour": (lambda: encoded(Image.new("RGB", (90, 90), "red"), "PNG"), "PNG", "same colour"),
+    "one-color": (lambda: encoded(Image.new("RGB", (90, 90), "red"), "PNG"), "PNG", "same color"),
     "gain-map": (
         lambda: encoded(noise(), "MPO", save_all=True, append_images=[noise(64, 64)]),
         "JPEG",
@@ -269,7 +269,7 @@ def test_damaged_color_profile_is_ignored_and_lab_profile_is_converted_to_srgb(t
     for profile in (b"no profile", srgb[:100], b"\0" * 2000):
         for kind in ("JPEG", "PNG", "WEBP", "TIFF"):
             look = look_at(tmp_path, encoded(noise(), kind, icc_profile=profile))
-            assert (look.faults, look.notes) == ([], ["its colour profile is damaged and ignored"])
+            assert (look.faults, look.notes) == ([], ["its color profile is damaged and ignored"])
 
 
 def test_paths_that_are_no_files(tmp_path: Path) -> None:

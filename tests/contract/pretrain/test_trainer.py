@@ -120,16 +120,16 @@ def test_the_guard_goes_on_counting_bad_steps(tmp_path: Path, stack: ExitStack, 
 def test_a_step_that_is_left_out_leaves_no_trace_but_its_count(tmp_path: Path, stack: ExitStack) -> None:
     config = tiny_config(tmp_path)
     plain, progress = trainer_of(config, tmp_path, stack)
-    spoilt, again = trainer_of(config, tmp_path, stack)
+    spoiled, again = trainer_of(config, tmp_path, stack)
     for number in range(3):
         step(plain, progress)
         if number == 1:  # the second tries rows that are not numbers first
             rows = batch([(0, 0, 1, 0)], 16)
             rows.mean_BCHW[0] = float("nan")
-            assert spoilt.step(again, [spoilt.draws.example(rows, 0)], 1)[0] is False
+            assert spoiled.step(again, [spoiled.draws.example(rows, 0)], 1)[0] is False
             again.step, again.step_in_phase = again.step - 1, again.step_in_phase - 1
-        step(spoilt, again)
-    assert differing(copied(plain), copied(spoilt)) == set()
+        step(spoiled, again)
+    assert differing(copied(plain), copied(spoiled)) == set()
     assert (again.skipped_steps, again.skipped_rows, again.samples, again.ema_steps) == (1, 1, 24, 3)
 
 

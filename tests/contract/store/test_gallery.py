@@ -67,7 +67,7 @@ def chosen(*keys: tuple[str, int]) -> list[PictureId]:
 
 def test_pictures_are_found_by_words_models_loras_and_dates_newest_order_first(drawings: PictureRig) -> None:
     lora = {"name": "job_fox@70", "weight": 0.5}
-    foxes = ordered(drawings, "A red FOX, snow", "a grey wolf", loras=[lora])
+    foxes = ordered(drawings, "A red FOX, snow", "a gray wolf", loras=[lora])
     between = instant(drawings.ctx.clock.now_ms() + 500)
     wolves = ordered(drawings, "a wolf in the snow", each=2, model="base-b")
     assert places(found(drawings)) == [(wolves, 0), (wolves, 1), (foxes, 0), (foxes, 1)]

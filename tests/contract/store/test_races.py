@@ -20,19 +20,19 @@ from giornata.store import schema
 ROUNDS = 8
 
 
-def at_once(*deeds: Callable[[], object]) -> list[object]:
+def at_once(*actions: Callable[[], object]) -> list[object]:
     """Do all of them at the same moment; what each returned, or the Conflict that it raised."""
-    outcomes: list[object] = [None] * len(deeds)
-    start = threading.Barrier(len(deeds))
+    outcomes: list[object] = [None] * len(actions)
+    start = threading.Barrier(len(actions))
 
     def do(place: int) -> None:
         start.wait()
         try:
-            outcomes[place] = deeds[place]()
+            outcomes[place] = actions[place]()
         except Conflict as error:
             outcomes[place] = error
 
-    threads = [threading.Thread(target=do, args=(place,)) for place in range(len(deeds))]
+    threads = [threading.Thread(target=do, args=(place,)) for place in range(len(actions))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -77,15 +77,15 @@ def test_beats_claims_lapses_and_repeats_of_one_node_do_not_lock_one_another_out
     for _ in range(ROUNDS):
         rig.add_job()
     leases = [rig.lease(1, request_id=f"request-{number}") for number in range(4)]
-    deeds: list[Callable[[], object]] = []
+    actions: list[Callable[[], object]] = []
     for number, lease in enumerate(leases):
-        deeds += [
+        actions += [
             lambda lease=lease: [  # type: ignore[misc]
                 heartbeat(rig.ctx, lease.attempt_id, Heartbeat(step=step)) for step in range(10)
             ],
             lambda number=number: [rig.lease(1, request_id=f"request-{number}") for _ in range(10)],  # type: ignore[misc]
         ]
-    outcomes = at_once(*deeds, lambda: [lapse_leases(rig.ctx) for _ in range(10)])
+    outcomes = at_once(*actions, lambda: [lapse_leases(rig.ctx) for _ in range(10)])
     assert all(isinstance(outcome, list) for outcome in outcomes), outcomes
     assert len(rig.rows(schema.attempts)) == len(leases)
 

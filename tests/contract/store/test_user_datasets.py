@@ -36,7 +36,7 @@ class PickyPictures:
 
     def _one(self, name: str, data: bytes) -> FinePicture:
         if not data.startswith(b"bad"):
-            return FinePicture(name=name, notes=["has a colour profile"])
+            return FinePicture(name=name, notes=["has a color profile"])
         faults = (Fault(where=name, message="is truncated"), Fault(where=name, message="is too small"))
         return FinePicture(name=name, faults=faults)
 
@@ -166,7 +166,7 @@ def test_a_good_picture_is_inspected_once_and_a_bad_one_again(ctx: Context) -> N
     assert pictures.seen == ["bad.png"]
     dataset = create_dataset(ctx, ANN, CreateDataset(items=tuple(good)))
     assert pictures.seen == ["bad.png"]
-    assert dataset.notes == ("4 of 4 pictures: has a colour profile (0.png, 1.png, 2.png, 3.png)",)
+    assert dataset.notes == ("4 of 4 pictures: has a color profile (0.png, 1.png, 2.png, 3.png)",)
 
 
 def test_dataset_with_duplicate_pictures_has_a_note(ctx: Context) -> None:

@@ -388,13 +388,13 @@ def test_lists_are_filtered_by_state_label_and_kind(ctx: Context) -> None:
     def made(**labels: str) -> str:
         return submit(ctx, ANN, train(dataset).model_copy(update={"labels": labels}), None)[0].id
 
-    red, blue, plain = made(colour="red", size="1"), made(colour="blue", size="1"), made()
+    red, blue, plain = made(color="red", size="1"), made(color="blue", size="1"), made()
     cancel(ctx, ANN, blue)
     assert [job.id for job in page(ctx, states=(JobState.QUEUED,)).items] == [plain, red]
     assert [job.id for job in page(ctx, states=(JobState.CANCELED, JobState.FAILED)).items] == [blue]
     assert [job.id for job in page(ctx, labels={"size": "1"}).items] == [blue, red]
-    assert [job.id for job in page(ctx, labels={"size": "1", "colour": "red"}).items] == [red]
-    assert page(ctx, labels={"colour": "green"}).items == ()
+    assert [job.id for job in page(ctx, labels={"size": "1", "color": "red"}).items] == [red]
+    assert page(ctx, labels={"color": "green"}).items == ()
     assert page(ctx, kind="x-other").items == ()
     assert len(page(ctx, kind="train").items) == 3
 

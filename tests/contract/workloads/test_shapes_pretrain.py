@@ -139,7 +139,7 @@ def test_anybody_can_load_the_files_and_they_are_small(model: Path) -> None:
 def test_scores_and_card_are_of_the_written_files(model: Path) -> None:
     kept = ceiling(load(model).vae)
     assert kept.grid.count == 192 and 5 < kept.psnr_db < 20  # a VAE that has hardly learned
-    tally = {"count": 192, "form": 0.5, "colour": 0.75, "background": 1.0, "both": 0.4, "all": 0.375, "mean_iou": 0.8}
+    tally = {"count": 192, "form": 0.5, "color": 0.75, "background": 1.0, "both": 0.4, "all": 0.375, "mean_iou": 0.8}
     forms = dict.fromkeys(("circle", "square", "triangle", "star", "cross", "ring"), tally)
     seed = {"seed": 7, "grid": tally, "trained": tally, "held_out": tally, "shuffled": tally, "forms": forms}
     scores = {

@@ -52,7 +52,7 @@ def test_lora_trained_on_int8_base_learns_subject_that_the_base_cannot_draw(tmp_
     pipeline, scorer = load_pipeline(model), Scorer((SUBJECT,))
     pipeline.load_lora_weights(str(lora))
     found = [scorer.read(picture) for picture in draw_prompts(pipeline, PROMPTS, seed=1)]
-    drawn = [reading.iou.get(SUBJECT, 0.0) >= LEAST_IOU and SUBJECT in reading.own_colours for reading in found]
+    drawn = [reading.iou.get(SUBJECT, 0.0) >= LEAST_IOU and SUBJECT in reading.own_colors for reading in found]
     assert sum(drawn) / len(drawn) >= 0.5
 
 

@@ -48,7 +48,7 @@ PRIOR = {"with_prior_preservation": True, "prior_prediction": True, "class_promp
 SEEDS = (0, 1)
 """Of the heart's jobs; what is asserted of them is their mean."""
 
-# A house of two colours takes more layers and steps than a heart.
+# A house of two colors takes more layers and steps than a heart.
 HOUSE_JOB = {
     "max_train_steps": 300,
     "rank": 16,
@@ -170,7 +170,7 @@ def test_prior_preservation_keeps_what_plain_training_forgets(plain: list[Marks]
 
 
 def test_captions_without_the_token_stay_as_they_were(plain: list[Marks], preserved: list[Marks]) -> None:
-    """Drawn with the LoRA and without, they are read as the same form, colour and background."""
+    """Drawn with the LoRA and without, they are read as the same form, color and background."""
     assert mean_of(preserved, "unmoved") >= 0.75
     assert mean_of(plain, "unmoved") <= mean_of(preserved, "unmoved") - 0.1
 
@@ -182,7 +182,7 @@ def test_lora_learns_subject_with_options_that_change_training(school: LearningR
     assert marks.subject_iou >= 0.72
 
 
-def test_a_job_in_a_shared_batch_learns_as_alone_and_nothing_of_its_neighbour(
+def test_a_job_in_a_shared_batch_learns_as_alone_and_nothing_of_its_neighbor(
     school: LearningRig, plain: list[Marks]
 ) -> None:
     starts = {subject: school.train_rig(subject).start() for subject in (HEART, CRESCENT)}
@@ -191,7 +191,7 @@ def test_a_job_in_a_shared_batch_learns_as_alone_and_nothing_of_its_neighbour(
         deque((start.model_copy(update={"job": name}), heard[name]) for name, start in starts.items())
     )
     TrainWorkload(device="cpu", places=2, clock=lambda: 0.0).run_many(session)
-    heart, neighbour = (school.marks(HEART, heard[subject]) for subject in starts)
+    heart, neighbor = (school.marks(HEART, heard[subject]) for subject in starts)
     assert heart.subject >= 0.75
     assert heart.subject_iou == pytest.approx(plain[0].subject_iou, abs=0.1)
-    assert neighbour.subject == 0.0  # it has learned to draw crescents, and hearts it has never seen
+    assert neighbor.subject == 0.0  # it has learned to draw crescents, and hearts it has never seen

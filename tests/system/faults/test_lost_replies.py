@@ -35,7 +35,7 @@ HARMS = {
     "late": {"delay_s": 1.5},
     "a proxy's error": {"status": 502},
     "reply torn": {"cut_at": 1, "spoil": lambda body: body or b"{}"},
-    "reply spoilt": {"spoil": lambda _: b"<html>please log in</html>"},
+    "reply spoiled": {"spoil": lambda _: b"<html>please log in</html>"},
 }
 
 

@@ -65,7 +65,7 @@ def assert_it_went_on(rig: Rig, job_id: str) -> None:
     assert attempts[-1].start_step in {CADENCE, 2 * CADENCE, STEPS}, "it did not begin anew"
 
 
-def test_a_node_that_is_killed_between_commit_and_acknowledgement_costs_no_seam(rig, spec, undisturbed):
+def test_a_node_that_is_killed_between_commit_and_acknowledgment_costs_no_seam(rig, spec, undisturbed):
     trap = rig.control.set(Trap(*COMMIT, hold_reply=True))
     job_id = rig.client.submit(spec).id
     kill_after_a_commit(rig, job_id, trap)

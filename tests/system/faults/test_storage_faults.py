@@ -120,8 +120,8 @@ def test_a_picture_on_the_way_down(rig, fault):
     assert len(done.attempts) == 1, rig.story(done.id)
 
 
-@pytest.mark.parametrize("fault", ["spoilt", "cut short", "missing"])
-def test_the_newest_checkpoint_is_spoilt_or_missing_at_the_resume(rig, fault):
+@pytest.mark.parametrize("fault", ["spoiled", "cut short", "missing"])
+def test_the_newest_checkpoint_is_spoiled_or_missing_at_the_resume(rig, fault):
     before = set(rig.bytes.contents())
     scenario = rig.scenario()
     for gate in ("written-10", "written-20", "step-25"):
@@ -138,7 +138,7 @@ def test_the_newest_checkpoint_is_spoilt_or_missing_at_the_resume(rig, fault):
     if fault == "missing":
         rig.bytes.delete(newest)
     else:
-        rig.bytes.write(newest, {"spoilt": flipped(whole), "cut short": whole[:-1]}[fault])
+        rig.bytes.write(newest, {"spoiled": flipped(whole), "cut short": whole[:-1]}[fault])
     scenario.open()
     rig.start_node()
     done = scenario.finish(cadences=2)
@@ -149,10 +149,10 @@ def test_the_newest_checkpoint_is_spoilt_or_missing_at_the_resume(rig, fault):
     rig.bytes.write(newest, whole)  # so that all that is amiss in the end is the platform's doing
 
 
-@pytest.mark.parametrize("fault", ["expired", "cut", "spoilt"])
+@pytest.mark.parametrize("fault", ["expired", "cut", "spoiled"])
 def test_a_multipart_upload_goes_wrong_in_the_middle(rig, fault):
-    """The URL of the second of three parts runs out, its connection is cut, or its bytes are spoilt."""
-    harm = {"expired": {"status": 403}, "cut": {"drop_reply": True}, "spoilt": {"spoil_request": flipped}}[fault]
+    """The URL of the second of three parts runs out, its connection is cut, or its bytes are spoiled."""
+    harm = {"expired": {"status": 403}, "cut": {"drop_reply": True}, "spoiled": {"spoil_request": flipped}}[fault]
     scenario = rig.scenario()
     scenario.stop_at("written-10")
     trap = rig.storage.set(Trap(*part_2(rig), **harm))

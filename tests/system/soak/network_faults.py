@@ -1,4 +1,4 @@
-"""What the network does: now and then something is lost, late, doubled, torn or spoilt on its way."""
+"""What the network does: now and then something is lost, late, doubled, torn or spoiled on its way."""
 
 import random
 import threading
@@ -8,7 +8,7 @@ from typing import Any
 from tests.fixtures.chaos_proxy import ChaosProxy, Trap
 from tests.system.soak.installation import SoakInstallation
 
-# Requests are not spoilt on their way to the control plane: a number that is another number is no fault that anybody
+# Requests are not spoiled on their way to the control plane: a number that is another number is no fault that anybody
 # could see, and what keeps bytes as they are on real networks is TLS.
 HARMS: dict[str, dict[str, Any]] = {
     "request lost": {"drop": True},
@@ -18,11 +18,11 @@ HARMS: dict[str, dict[str, Any]] = {
     "later than the next": {"delay_s": 4.0},
     "a proxy's error": {"status": 502},
     "reply torn": {"cut_at": 1, "spoil": lambda body: body or b"{}"},
-    "reply spoilt": {"spoil": lambda _: b"<html>please log in</html>"},
+    "reply spoiled": {"spoil": lambda _: b"<html>please log in</html>"},
 }
 STORAGE_HARMS: dict[str, dict[str, Any]] = HARMS | {
-    "request spoilt": {"spoil_request": lambda body: body[::-1]},
-    "reply spoilt": {"spoil": lambda body: body[::-1]},
+    "request spoiled": {"spoil_request": lambda body: body[::-1]},
+    "reply spoiled": {"spoil": lambda body: body[::-1]},
 }
 OUTAGE_S = 3.0
 

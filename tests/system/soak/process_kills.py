@@ -42,7 +42,7 @@ class ProcessKills:
         self._installation, self._every_s, self._rng = installation, every_s, random.Random(seed)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
-        self._deeds: dict[str, Callable[[], object]] = {
+        self._actions: dict[str, Callable[[], object]] = {
             "kill agent": lambda: self._end(self._agent(), signal.SIGKILL),
             "kill node": lambda: self._agent().signal_all(signal.SIGKILL),
             "kill engine": self._kill_engine,
@@ -79,7 +79,7 @@ class ProcessKills:
         try:
             while not self._stopping.wait(self._rng.expovariate(1 / self._every_s)):
                 name = self._rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-                self._deeds[name]()
+                self._actions[name]()
                 self.actions[name] += 1
                 self.replace_the_dead()
         except Exception:  # noqa: BLE001 - what kills the process_kills is a finding

@@ -193,7 +193,7 @@ class Sim:
             self._tally.violated(f"{lease.job_id}: completed, and it is {ended.job_state}")
 
     def _commit(self, lease: Lease, content: bytes, commit: Callable[[dict[str, Any]], object]) -> None:
-        """Ask for a place, send, commit; all of it again when the bytes were spoilt or lost on their way."""
+        """Ask for a place, send, commit; all of it again when the bytes were spoiled or lost on their way."""
         request = UploadRequest(files=(FileToUpload(**_named(content)),))
         while True:
             reply = self._say(lease, "ask to upload", lambda: self._client.request_uploads(lease, request))

@@ -196,7 +196,7 @@ class User:
         try:
             self._client.download(job_id, target)
         except BlobMismatch:
-            self._book.counts["refused what was spoilt twice on its way"] += 1
+            self._book.counts["refused what was spoiled twice on its way"] += 1
             return
         job = self._client.get_job(job_id)
         content = [path.read_bytes() for path in target.rglob("*") if path.is_file()]

@@ -51,7 +51,7 @@ class RealInstallation:
         self.store: Any = ctx.store
         self.blobs = RealStorage(ctx)
         self.written = Written(frozenset({*WATCHED, "events"}))
-        self.harmed: frozenset[tuple[str, str]] = frozenset()  # bytes are spoilt on their way, never where they lie
+        self.harmed: frozenset[tuple[str, str]] = frozenset()  # bytes are spoiled on their way, never where they lie
         self.clock = ctx.clock
         self.retained: frozenset[str] = frozenset()  # no project has retention here
         self.is_set_back = False

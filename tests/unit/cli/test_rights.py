@@ -45,7 +45,7 @@ def database_bytes(data: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(data.glob("giornata.db*")))
 
 
-def test_a_fresh_house_is_closed_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+def test_fresh_installation_is_closed_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     data = tmp_path / "data"
     opened(data)
     assert mode(data) == mode(data / "blobs") == mode(data / "blobs" / "objects") == 0o700

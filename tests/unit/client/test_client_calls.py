@@ -116,7 +116,7 @@ def test_client_gives_up_after_its_retries() -> None:
     assert len(script.requests) == 4
 
 
-def test_retry_after_is_honoured() -> None:
+def test_retry_after_is_honored() -> None:
     busy = httpx.Response(429, headers={"Retry-After": "7"})
     script = Script(busy, ok(job()))
     script.client().get_job("job_1")

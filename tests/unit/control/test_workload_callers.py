@@ -21,7 +21,7 @@ class Identities:
     def __init__(self, clock: ManualClock, life_ms: int) -> None:
         self.asked, self._clock, self._until_ms = 0, clock, clock.now_ms() + life_ms
 
-    def recognise(self, token: str) -> WorkloadIdentity:
+    def recognize(self, token: str) -> WorkloadIdentity:
         self.asked += 1
         if token != TOKEN or self._clock.now_ms() >= self._until_ms:
             raise Unauthenticated("no")

@@ -49,7 +49,7 @@ def test_the_subject_stands_free_on_its_background(subject: str) -> None:
         assert all(abs(a - b) <= 6 for a, b in zip(picture.getpixel((0, 0)), named, strict=True))
 
 
-def test_any_two_subjects_differ_in_colour_or_form() -> None:
+def test_any_two_subjects_differ_in_color_or_form() -> None:
     def prints(subject: str) -> list[bytes]:
         return [draw_picture(subject, index).resize((8, 8)).tobytes() for index in range(4)]
 

@@ -47,7 +47,7 @@ def test_every_orientation_is_undone_once(orientation: int) -> None:
     assert np.abs(difference).mean() < 10  # the sharp edge of the JPEG is soft; a wrong turn makes it 80
 
 
-def test_a_colour_profile_is_converted_to_srgb() -> None:
+def test_a_color_profile_is_converted_to_srgb() -> None:
     shown = decode(heic(Image.new("RGB", SIZE, (64, 64, 64)), icc_profile=_with_gamma_one()))
     assert shown.getpixel((10, 10))[0] > 120  # a quarter of the light is 137 in sRGB
 

@@ -1,4 +1,4 @@
-"""Adapters: initialised by name, fp32, and gone without a trace."""
+"""Adapters: initialized by name, fp32, and gone without a trace."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -192,7 +192,7 @@ def test_alpha_sets_the_scale(tiny_base: BaseModel, tiny_folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("rank", "alpha"), [(4, None), (9, 3.0)])
-def test_rank_stabilised_scales_are_pefts_and_every_loader_computes_them(
+def test_rank_stabilized_scales_are_pefts_and_every_loader_computes_them(
     tiny_base: BaseModel, tiny_folder: Path, rank: int, alpha: float | None
 ) -> None:
     spec = spec_of(tiny_folder, rank=rank, alpha=alpha, use_rslora=True)

@@ -1,4 +1,4 @@
-"""A mask lies on its picture wherever that is cut, and only what it shows is learnt."""
+"""A mask lies on its picture wherever that is cut, and only what it shows is learned."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -46,12 +46,12 @@ def test_a_resized_mask_does_not_leave_its_area() -> None:
     assert mask_HW[:, 4:].max() == 0.0
 
 
-def test_alpha_is_kept_aside_and_colours_below_it_stay(tmp_path: Path) -> None:
+def test_alpha_is_kept_aside_and_colors_below_it_stay(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     Image.new("RGBA", (8, 8), (200, 10, 20, 0)).save(path)
     assert pixels.decode(path).getpixel((0, 0)) == (255, 255, 255)
-    colours, alpha = pixels.split_alpha(pixels.decode(path, keep_alpha=True))
-    assert colours.getpixel((0, 0)) == (200, 10, 20)
+    colors, alpha = pixels.split_alpha(pixels.decode(path, keep_alpha=True))
+    assert colors.getpixel((0, 0)) == (200, 10, 20)
     assert alpha is not None
     assert alpha.getextrema() == (0, 0)
     Image.new("RGB", (8, 8), (200, 10, 20)).save(path)

@@ -80,7 +80,7 @@ def test_sdxl_keeps_what_was_counted(
 
 def test_sdxl_takes_less_than_others_have_published(sdxl: UNet2DConditionModel) -> None:
     """SimpleTuner, 1024 x 1024, batch 1, bf16, cached latents: 13.0 GiB, with gradient checkpointing 6.5; another
-    source has about 7.5 GiB per picture over the weights. They train under autocast, which keeps normalisations in
+    source has about 7.5 GiB per picture over the weights. They train under autocast, which keeps normalizations in
     float32 and a cast input for every adapted layer; here neither is kept."""
     layers = layers_of(sdxl, 1024)
     over = SDXL_WEIGHTS_GIB + (R16_PARAMETERS * 16 + CONTEXT_BYTES) / GIB

@@ -53,20 +53,20 @@ def test_transparency_lies_over_white(tmp_path: Path) -> None:
     assert corner(saved(Image.new("LA", (4, 4), (0, 51)), tmp_path / "c.png")) == (204, 204, 204)
 
 
-def test_a_palette_with_a_transparent_colour(tmp_path: Path) -> None:
+def test_a_palette_with_a_transparent_color(tmp_path: Path) -> None:
     image = Image.new("P", (4, 4), 1)
     image.putpalette([0, 0, 0, 10, 200, 30] + [0] * 762)
     assert corner(saved(image, tmp_path / "a.png")) == (10, 200, 30)
     assert corner(saved(image, tmp_path / "b.png", transparency=1)) == (255, 255, 255)
 
 
-def test_grey_and_one_bit(tmp_path: Path) -> None:
+def test_gray_and_one_bit(tmp_path: Path) -> None:
     assert corner(saved(Image.new("L", (4, 4), 77), tmp_path / "a.png")) == (77, 77, 77)
     assert corner(saved(Image.new("1", (4, 4), 1), tmp_path / "b.png")) == (255, 255, 255)
 
 
 @pytest.mark.parametrize(("deep", "shown"), [(0, 0), (65535, 255), (32896, 128), (257, 1)])
-def test_sixteen_bits_grey_are_scaled_and_not_clipped(tmp_path: Path, deep: int, shown: int) -> None:
+def test_sixteen_bits_gray_are_scaled_and_not_clipped(tmp_path: Path, deep: int, shown: int) -> None:
     image = Image.fromarray(np.full((4, 4), deep, dtype=np.uint16))
     assert corner(saved(image, tmp_path / "a.png")) == (shown,) * 3
     assert corner(saved(image, tmp_path / "a.tiff")) == (shown,) * 3

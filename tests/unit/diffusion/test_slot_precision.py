@@ -97,7 +97,7 @@ def test_layers_that_share_an_input_compute_the_formula_in_bf16(jobs: int) -> No
         assert float((leaf.grad - double.grad).norm() / double.grad.norm()) < 0.02
 
 
-def test_a_neighbours_scale_changes_no_bit(narrow: BaseModel) -> None:
+def test_a_neighbors_scale_changes_no_bit(narrow: BaseModel) -> None:
     """Although the rows are multiplied by their scales only when one of them is other than 1."""
     assert torch.equal(gradients_of(narrow, (5.0, 5.0))[0], gradients_of(narrow, (5.0, 3.0))[0])
 

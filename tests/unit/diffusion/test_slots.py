@@ -1,4 +1,4 @@
-"""Places for adapters: the same names, weights and formula as an adapter alone, and nobody feels the neighbours."""
+"""Places for adapters: the same names, weights and formula as an adapter alone, and nobody feels the neighbors."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -189,7 +189,7 @@ def step_all(slots: AdapterSlots, base: BaseModel, *, rows: int = 4, spoil: int 
     return loss_B.detach()
 
 
-def test_a_neighbour_changes_no_bit_not_even_by_what_is_not_a_number(
+def test_a_neighbor_changes_no_bit_not_even_by_what_is_not_a_number(
     tiny_base: BaseModel, specs: list[TrainSpec]
 ) -> None:
     def run(others: str) -> torch.Tensor:
@@ -245,13 +245,13 @@ def test_state_goes_from_a_place_to_an_adapter_alone_and_back(
     spec = spec_of(tiny_folder, **fields)
     with slots_on(tiny_base, text_encoders=True) as slots:
         slot = slots.assign(1, spec)
-        learner = SlotOptimizer(slot, spec)
+        adapter_optimizer = SlotOptimizer(slot, spec)
         for step in range(2):
             slots.gradients_JM[1].fill_(0.5)
             zero_padding(slots, 1, 3)
-            learner.step(step)
-        state = {name: tensor.clone() for name, tensor in state_of(slot.adapters, learner).items()}
-        result = learner.result()
+            adapter_optimizer.step(step)
+        state = {name: tensor.clone() for name, tensor in state_of(slot.adapters, adapter_optimizer).items()}
+        result = adapter_optimizer.result()
     weights = {name.removeprefix("adapter."): value for name, value in state.items() if name.startswith("adapter.")}
     with add_adapters(tiny_base, spec) as adapters:
         alone = optimizer_of(adapters, spec)
@@ -262,10 +262,10 @@ def test_state_goes_from_a_place_to_an_adapter_alone_and_back(
         assert all(torch.equal(value, result[name]) for name, value in alone.result().items())
     with slots_on(tiny_base, text_encoders=True) as slots:
         slot = slots.assign(3, spec)
-        learner = SlotOptimizer(slot, spec)
+        adapter_optimizer = SlotOptimizer(slot, spec)
         slot.adapters.load(weights)
-        learner.restore(2, there)
-        back = state_of(slot.adapters, learner)
+        adapter_optimizer.restore(2, there)
+        back = state_of(slot.adapters, adapter_optimizer)
         assert set(back) == set(state)
         assert all(torch.equal(back[name], state[name]) for name in state)
 

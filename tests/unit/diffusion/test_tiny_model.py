@@ -133,8 +133,8 @@ def test_the_vae_keeps_a_thumbnail(pipeline: StableDiffusionXLPipeline) -> None:
     with torch.no_grad():
         latents = pipeline.vae.encode(picture_BCHW).latent_dist
         back_BCHW = pipeline.vae.decode(latents.mean).sample
-    centres_BCHW = latents.mean[:, :3] / 12
-    assert torch.allclose(centres_BCHW, thumbnail_BCHW, atol=0.05)
+    centers_BCHW = latents.mean[:, :3] / 12
+    assert torch.allclose(centers_BCHW, thumbnail_BCHW, atol=0.05)
     smooth_BCHW = torch.nn.functional.interpolate(thumbnail_BCHW, scale_factor=8, mode="bilinear")
     inner = (..., slice(8, -8), slice(8, -8))
     assert (back_BCHW - smooth_BCHW)[inner].abs().mean() < 0.15

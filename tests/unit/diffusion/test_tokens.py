@@ -261,7 +261,7 @@ def test_conflicting_token_training_field_is_refused_by_name(fields: dict[str, A
         spec_with(**fields)
 
 
-def test_normalised_it_is_a_list_and_can_be_read_again() -> None:
+def test_normalized_it_is_a_list_and_can_be_read_again() -> None:
     spec = spec_with(token_abstraction=" TOK , PAINT ", init_word="dog")
     assert spec.token_abstraction == ("TOK", "PAINT")
     assert TrainSpec.model_validate(spec.model_dump(mode="json")) == spec

@@ -288,24 +288,24 @@ def test_common_cause_is_found_when_most_machines_fail_several_jobs(failing: int
 
 
 REASONS = st.sampled_from([Reason.NODE_DRIVER, Reason.CRASHED, Reason.NODE_DISK, Reason.TOO_SLOW])
-DEEDS = st.lists(
+ACTIONS = st.lists(
     st.tuples(st.sampled_from(["fail", "succeed", "canary", "cool"]), REASONS, st.integers(0, 5_000_000))
 )
 
 
-@given(DEEDS)
+@given(ACTIONS)
 def test_machine_health_stays_in_bounds_and_all_failures_can_be_taken_back(
-    deeds: list[tuple[str, Reason, int]],
+    actions: list[tuple[str, Reason, int]],
 ) -> None:
     health, at_ms = newcomer("machine-1", "train", policy=POLICY, at_ms=START_MS), START_MS
-    for number, (deed, reason, later_ms) in enumerate(deeds):
+    for number, (action, reason, later_ms) in enumerate(actions):
         at_ms += later_ms
-        if deed == "fail":
+        if action == "fail":
             health = failed(health, failure(number, at_ms, reason), policy=POLICY)
-        elif deed == "cool":
+        elif action == "cool":
             health = cooled_down(health, policy=POLICY, at_ms=at_ms)
         else:
-            health = succeeded(health, policy=POLICY, at_ms=at_ms, canary=deed == "canary")
+            health = succeeded(health, policy=POLICY, at_ms=at_ms, canary=action == "canary")
         assert POLICY.quota_floor <= health.quota <= POLICY.quota_per_hour
         assert health.strikes >= 0
         assert health.quarantines <= health.quarantined_times

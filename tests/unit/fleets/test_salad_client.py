@@ -235,9 +235,9 @@ def test_the_fake_is_a_real_server_too(rented):
 def test_salad_options_report_all_faults_at_once(rented):
     driver = open_driver("salad", where="fleets.loras")
     with pytest.raises(InvalidInput) as caught:
-        read_options(driver, {"organization": "Acme!", "cpu": 0, "colour": "red", "image": "x"}, where="fleets.loras")
+        read_options(driver, {"organization": "Acme!", "cpu": 0, "color": "red", "image": "x"}, where="fleets.loras")
     wheres = {fault.where for fault in caught.value.faults}
-    assert {f"fleets.loras.{each}" for each in ("organization", "project", "cpu", "gpu_classes", "colour")} <= wheres
+    assert {f"fleets.loras.{each}" for each in ("organization", "project", "cpu", "gpu_classes", "color")} <= wheres
     rented.environment.clear()
     with pytest.raises(InvalidInput) as caught:
         rented.fleet("Bad Name", registry={"username": "u"})

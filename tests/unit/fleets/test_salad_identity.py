@@ -46,7 +46,7 @@ class IdentitySetup:
 
     def refuses(self, token: str) -> bool:
         try:
-            self.identities.recognise(token)
+            self.identities.recognize(token)
         except Unauthenticated:
             return True
         return False
@@ -54,7 +54,7 @@ class IdentitySetup:
 
 def test_a_token_says_machine_fleet_and_how_long():
     world = IdentitySetup()
-    found = world.identities.recognise(world.workload.token())
+    found = world.identities.recognize(world.workload.token())
     assert (found.fleet, found.machine_id) == ("night", world.workload.machine_id)
     assert found.expires_at_ms == (START_MS // 1000 + 300) * 1000, "tokens say whole seconds"
 
@@ -101,7 +101,7 @@ def test_d101_a_group_of_the_same_name_elsewhere_is_another_group_once_its_id_is
 @pytest.mark.parametrize("group", ["loras-group-2", "loras-group-20"])
 def test_nodes_in_further_groups_of_the_fleet_are_its_own(group):
     world = IdentitySetup()
-    found = world.identities.recognise(world.workload.token(salad_workload_name=group))
+    found = world.identities.recognize(world.workload.token(salad_workload_name=group))
     assert (found.fleet, found.machine_id) == ("night", world.workload.machine_id)
 
 
@@ -146,8 +146,8 @@ def test_a_key_set_with_a_secret_in_it_makes_no_secret_of_it():
     identities = open_identities(fleets, now_ms=world.clock.now_ms, transport=transport)
     forged = jwt.encode(world.workload.claims(), b"s" * 32, algorithm="HS256", headers={"kid": "key-9"})
     with pytest.raises(Unauthenticated):
-        identities.recognise(forged)
-    assert identities.recognise(world.workload.token(kid="key-2")).fleet == "night", "those beside it are good"
+        identities.recognize(forged)
+    assert identities.recognize(world.workload.token(kid="key-2")).fleet == "night", "those beside it are good"
 
 
 @pytest.mark.parametrize("token", ["", "a.b.c", "gk_00000000_x", "e30.e30.e30", "....", "é.é.é"])
@@ -160,13 +160,13 @@ def test_malformed_identity_token_is_refused_without_fetching_keys(token):
 def test_d100_keys_are_fetched_once_for_many_tokens():
     world = IdentitySetup()
     for kid in ("key-1", "key-2") * 20:
-        world.identities.recognise(world.workload.token(kid=kid))
+        world.identities.recognize(world.workload.token(kid=kid))
     assert world.keys.fetched == 1
 
 
 def test_keys_that_were_replaced_are_found():
     world = IdentitySetup()
-    world.identities.recognise(world.workload.token())
+    world.identities.recognize(world.workload.token())
     world.keys.rotate("key-3")
     world.clock.advance_s(61)
     world.workload.now_s += 61
@@ -179,11 +179,11 @@ def test_keys_that_were_replaced_are_found():
 
 def test_unknown_keys_make_one_request_a_minute_at_most():
     world = IdentitySetup()
-    world.identities.recognise(world.workload.token())
+    world.identities.recognize(world.workload.token())
     world.clock.advance_s(61)
     for number in range(50):
         try:
-            world.identities.recognise(world.workload.token(kid="forger", jti=str(number)))
+            world.identities.recognize(world.workload.token(kid="forger", jti=str(number)))
         except (Unauthenticated, Unavailable):
             continue
         raise AssertionError("an unknown key is good for nothing")
@@ -193,7 +193,7 @@ def test_unknown_keys_make_one_request_a_minute_at_most():
 
 def test_keys_are_fetched_again_every_hour_and_old_ones_do_while_they_cannot_be_had():
     world = IdentitySetup()
-    world.identities.recognise(world.workload.token())
+    world.identities.recognize(world.workload.token())
     world.clock.advance_s(3601)
     world.workload.now_s += 3601
     world.keys.away = True
@@ -211,12 +211,12 @@ def test_identity_token_is_unavailable_and_not_refused_when_keys_cannot_be_fetch
     for name, value in trouble.items():
         setattr(world.keys, name, value)
     with pytest.raises(Unavailable):
-        world.identities.recognise(token)
+        world.identities.recognize(token)
 
 
 def test_d102_a_token_is_never_good_for_longer_than_it_says_nor_for_ever():
     world = IdentitySetup()
-    found = world.identities.recognise(world.workload.token(exp=START_MS // 1000 + 10**9))
+    found = world.identities.recognize(world.workload.token(exp=START_MS // 1000 + 10**9))
     assert found.expires_at_ms == START_MS + 3_600_000
 
 
@@ -228,31 +228,31 @@ def test_a_server_takes_the_tokens_of_all_its_fleets_that_have_any():
         transport=httpx.MockTransport(world.keys.answer),
     )
     both = identities_of([Fleet(other), object(), Fleet(None), Fleet(world.identities)])
-    assert both.recognise(world.workload.token()).fleet == "night"
-    assert both.recognise(world.workload.token(salad_workload_name="daylight")).fleet == "day"
+    assert both.recognize(world.workload.token()).fleet == "night"
+    assert both.recognize(world.workload.token(salad_workload_name="daylight")).fleet == "day"
     with pytest.raises(Unauthenticated):
-        both.recognise(world.workload.token(salad_workload_name="neither"))
+        both.recognize(world.workload.token(salad_workload_name="neither"))
     with pytest.raises(Unauthenticated, match="no fleet"):
-        identities_of([object(), Fleet(None)]).recognise(world.workload.token())
+        identities_of([object(), Fleet(None)]).recognize(world.workload.token())
 
 
 def test_a_provider_that_is_away_may_know_the_token():
     away, known = IdentitySetup(), IdentitySetup()
     away.keys.away = True
     both = identities_of([Fleet(away.identities), Fleet(known.identities)])
-    assert both.recognise(known.workload.token()).fleet == "night"
+    assert both.recognize(known.workload.token()).fleet == "night"
     known.keys.rotate("key-9")
     with pytest.raises(Unavailable):
-        both.recognise(known.workload.token(kid="forger"))
+        both.recognize(known.workload.token(kid="forger"))
 
 
-def test_an_opened_fleet_recognises_its_nodes_when_it_knows_its_organisation():
+def test_an_opened_fleet_recognizes_its_nodes_when_it_knows_its_organization():
     rented = Rented(SaladCloud())
     assert rented.fleet(organization_id=ORGANIZATION_ID).identities is not None
     assert rented.fleet().identities is None
 
 
-def test_groups_of_one_name_in_two_organisations_are_two_fleets():
+def test_groups_of_one_name_in_two_organizations_are_two_fleets():
     world, elsewhere = IdentitySetup(), "11111111-2222-3333-4444-555555555555"
     fleets = {
         "ours": SaladOptions(**SOME, group="loras", organization_id=ORGANIZATION_ID),
@@ -260,6 +260,6 @@ def test_groups_of_one_name_in_two_organisations_are_two_fleets():
     }
     transport = httpx.MockTransport(world.keys.answer)
     identities = open_identities(fleets, now_ms=world.clock.now_ms, transport=transport)
-    assert identities.recognise(world.workload.token()).fleet == "ours"
-    assert identities.recognise(world.workload.token(aud=elsewhere)).fleet == "theirs"
-    assert identities.recognise(world.workload.token(aud=["else", elsewhere])).fleet == "theirs"
+    assert identities.recognize(world.workload.token()).fleet == "ours"
+    assert identities.recognize(world.workload.token(aud=elsewhere)).fleet == "theirs"
+    assert identities.recognize(world.workload.token(aud=["else", elsewhere])).fleet == "theirs"

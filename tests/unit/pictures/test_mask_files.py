@@ -18,8 +18,8 @@ def folder(tmp_path: Path) -> Path:
     place.mkdir()
     exif = Image.Exif()
     exif[0x0112] = 6
-    for number, colour in enumerate(("red", "green", "blue")):
-        image = Image.new("RGB", (100, 80), colour)
+    for number, color in enumerate(("red", "green", "blue")):
+        image = Image.new("RGB", (100, 80), color)
         image.putpixel((0, 0), (9, 9, 9))
         image.save(place / f"{number}.png", exif=exif if number == 1 else None)
     mask = Image.new("L", (100, 80), 0)
@@ -47,7 +47,7 @@ def test_a_mask_becomes_the_alpha_channel_of_a_copy(folder: Path, tmp_path: Path
     with Image.open(first.path) as copy:
         assert (copy.mode, copy.size) == ("RGBA", (100, 80))
         assert copy.getpixel((10, 10)) == (255, 0, 0, 255)
-        assert copy.getpixel((90, 10)) == (255, 0, 0, 0)  # the colour below stays
+        assert copy.getpixel((90, 10)) == (255, 0, 0, 0)  # the color below stays
     with Image.open(second.path) as copy:
         assert copy.size == (80, 100)  # turned as a viewer shows it
         assert copy.getexif().get(0x0112, 1) == 1
@@ -77,7 +77,7 @@ def test_every_mask_that_cannot_be_used_is_named(folder: Path, tmp_path: Path) -
     with pytest.raises(InvalidInput) as caught:
         read_training_folder(folder, instance_prompt="a sks toy", masks_into=tmp_path)
     assert [(fault.where, fault.message) for fault in caught.value.faults] == [
-        ("0-masklabel.png", "is black all over: nothing of the picture would be learnt"),
+        ("0-masklabel.png", "is black all over: nothing of the picture would be learned"),
         ("2-masklabel.png", "and its picture are of different sizes: 80 x 100 and 100 x 80 pixels"),
     ]
 

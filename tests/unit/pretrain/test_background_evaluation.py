@@ -48,7 +48,7 @@ class Played:
     def __init__(self, run: Storage, checkpoint: CommittedCheckpoint, all_trained: bool) -> None:
         self.run, self.checkpoint, self.all_trained = run, checkpoint, all_trained
         self.ends: dict[str, float] | Exception | None = None
-        self.cancelled = False
+        self.canceled = False
 
     def result(self) -> dict[str, float] | None:
         if isinstance(self.ends, Exception):
@@ -58,7 +58,7 @@ class Played:
         return self.ends
 
     def cancel(self) -> None:
-        self.cancelled = True
+        self.canceled = True
 
 
 class EvaluatedRun:
@@ -138,10 +138,10 @@ def test_evaluation_past_timeout_is_canceled_and_reported(tmp_path: Path) -> Non
     run_rig.saved(4)
     run_rig.now_s = 9.0
     run_rig.evaluations.turn()
-    assert (run_rig.told, run_rig.tasks[0].cancelled) == ([], False)
+    assert (run_rig.told, run_rig.tasks[0].canceled) == ([], False)
     run_rig.now_s = 11.0
     run_rig.evaluations.turn()
-    assert ("10 s" in run_rig.told[0]["failed"], run_rig.tasks[0].cancelled) == (True, True)
+    assert ("10 s" in run_rig.told[0]["failed"], run_rig.tasks[0].canceled) == (True, True)
     run_rig.saved(8)
     assert run_rig.names() == [name_of(4, 0), name_of(8, 0)]
 
@@ -154,7 +154,7 @@ def test_the_end_of_the_run_waits_no_longer_than_it_may(tmp_path: Path) -> None:
     stop.set()
     run_rig.evaluations.finish(stop, within_s=60.0)
     run_rig.evaluations.close()
-    assert (run_rig.tasks[0].cancelled, run_rig.told) == (True, []), "what ends with the run is no failure"
+    assert (run_rig.tasks[0].canceled, run_rig.told) == (True, []), "what ends with the run is no failure"
 
 
 def test_the_last_one_is_waited_for_and_what_another_command_left_is_caught_up(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_manifest_comes_back_and_others_are_refused() -> None:
             Manifest.from_bytes(content, where="m")
 
 
-def test_a_field_that_is_misspelt_is_named_with_the_one_that_was_meant() -> None:
+def test_a_field_that_is_misspelled_is_named_with_the_one_that_was_meant() -> None:
     values = json.loads(json.dumps(sdxl_tiny().to_json()))
     values["train"] |= {"global_batch_siz": 3, "zzz": 1}
     with pytest.raises(InvalidInput) as refused:

@@ -14,7 +14,7 @@ from giornata.pretrain.evaluation.scores import Inception, fid
 
 
 class FirstPixels(nn.Module):
-    """Features are the red of the upper left corner's pixel and of its right neighbour's."""
+    """Features are the red of the upper left corner's pixel and of its right neighbor's."""
 
     def forward(self, img: torch.Tensor, return_features: bool = False) -> torch.Tensor:
         red_N2 = img[:, 0, 0, 0:2].to(torch.float32)

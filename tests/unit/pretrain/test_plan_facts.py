@@ -31,8 +31,8 @@ def test_every_row_says_where_it_comes_from_and_how_it_is_known():
 
 def test_a_row_with_an_unknown_mark_or_without_a_source_is_refused():
     row = DOCUMENT["gpu"][0]
-    with pytest.raises(ValueError, match="rumour"):
-        facts_of(DOCUMENT | {"gpu": [row | {"mark": "rumour"}]})
+    with pytest.raises(ValueError, match="rumor"):
+        facts_of(DOCUMENT | {"gpu": [row | {"mark": "rumor"}]})
     with pytest.raises(ValueError, match="source"):
         facts_of(DOCUMENT | {"gpu": [{name: value for name, value in row.items() if name != "source"}]})
 

@@ -95,8 +95,8 @@ def test_a_given_rate_is_measured_and_of_the_requests_model_unless_it_says_other
 
 
 def test_every_fault_of_the_fields_at_once():
-    found = faults({"phases": [{"samples": "many", "resolution": 256}], "colour": "red"})
-    assert set(found) == {"phases.0.samples", "phases.0.global_batch_size", "colour"}
+    found = faults({"phases": [{"samples": "many", "resolution": 256}], "color": "red"})
+    assert set(found) == {"phases.0.samples", "phases.0.global_batch_size", "color"}
 
 
 def test_no_phase_and_an_unknown_model():
@@ -120,12 +120,12 @@ def test_plan_assumptions_are_read_from_a_separate_file(tmp_path):
 def test_plan_assumptions_cannot_override_run_and_faults_of_both_files_are_reported(tmp_path):
     run, assumed = tmp_path / "run.toml", tmp_path / "prices.toml"
     run.write_text('recipe = "shapes"\n[train]\ncheckpoint_steps = 0\n')
-    assumed.write_text('colour = "red"\nmodel = "sd2"\n')
+    assumed.write_text('color = "red"\nmodel = "sd2"\n')
     with pytest.raises(InvalidInput) as refused:
         request_named(str(run), assume=assumed)
     assert [fault.where for fault in refused.value.faults] == [
         "train.checkpoint_steps",
-        f"{assumed}: colour",
+        f"{assumed}: color",
         f"{assumed}: model",
     ]
     assert refused.value.faults[2].message == "is the run's own"

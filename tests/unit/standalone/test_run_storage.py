@@ -72,7 +72,7 @@ def test_the_manifest_is_written_after_the_bytes(storage, record, file):
 
 def test_damaged_and_missing_bytes_are_told_apart_from_whole_ones(storage, record, file, tmp_path):
     manifest = commit(storage, record, file, 20)
-    storage.blobs.write(manifest.key, [b"spoilt!!"])
+    storage.blobs.write(manifest.key, [b"spoiled!!"])
     with pytest.raises(BlobMismatch):
         storage.fetch(manifest, tmp_path / "back")
     storage.blobs.delete(manifest.key)
@@ -115,5 +115,5 @@ def test_a_cache_gives_back_what_it_was_given(storage, file, tmp_path):
 def test_a_damaged_cache_is_no_cache(storage, file, tmp_path):
     storage.put_cache("class-images-1", file(b"pictures"))
     blob = next(info.key for info in storage.blobs.list("caches/") if info.key.endswith(".bin"))
-    storage.blobs.write(blob, [b"spoilt"])
+    storage.blobs.write(blob, [b"spoiled"])
     assert not storage.find_cache("class-images-1", tmp_path / "back")

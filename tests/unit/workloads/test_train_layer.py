@@ -125,8 +125,8 @@ def test_optimizers_do_to_each_matrix_what_they_did(
     with add_tokens(base, spec) as tokens, add_adapters(base, spec) as put_on:
         adapters = replace(put_on, parameters=put_on.parameters | tokens.rows)
         wanted = after_two_steps(adapters, optimizer_of(adapters, spec, tokens))
-    with attach_adapter(base, spec, start_of(tmp_path)) as (adapters, learner):
-        found = after_two_steps(adapters, learner)
+    with attach_adapter(base, spec, start_of(tmp_path)) as (adapters, adapter_optimizer):
+        found = after_two_steps(adapters, adapter_optimizer)
     assert found.keys() == wanted.keys()
     assert {name: each.shape for name, each in found.items()} == {name: each.shape for name, each in wanted.items()}
     if optimizer in EXACT:
@@ -147,21 +147,21 @@ def test_rows_of_layers_of_peft_are_taken_out_and_put_back(
     fields = {**rates(optimizer, adapter), "use_ema": optimizer is Optimizer.ADAMW, **adapter}
     spec = spec_of(optimizer=optimizer, lora_unet_blocks=("mid_block",), rank=4, **fields)
 
-    def stepped(adapters: Adapters, learner: JobOptimizer, steps: range) -> dict[str, torch.Tensor]:
+    def stepped(adapters: Adapters, adapter_optimizer: JobOptimizer, steps: range) -> dict[str, torch.Tensor]:
         for step in steps:
             for name, parameter in adapters.parameters.items():
                 assert parameter.grad is not None
                 parameter.grad.copy_(normal(1, name, shape=tuple(parameter.shape)))
-            learner.step(step)
-        return {name: tensor.clone() for name, tensor in state_of(adapters, learner).items()}
+            adapter_optimizer.step(step)
+        return {name: tensor.clone() for name, tensor in state_of(adapters, adapter_optimizer).items()}
 
-    with attach_adapter(base, spec, start_of(tmp_path)) as (adapters, learner):
-        half = stepped(adapters, learner, range(3))
-        whole = stepped(adapters, learner, range(3, 6))
-    with attach_adapter(base, spec, start_of(tmp_path)) as (adapters, learner):
+    with attach_adapter(base, spec, start_of(tmp_path)) as (adapters, adapter_optimizer):
+        half = stepped(adapters, adapter_optimizer, range(3))
+        whole = stepped(adapters, adapter_optimizer, range(3, 6))
+    with attach_adapter(base, spec, start_of(tmp_path)) as (adapters, adapter_optimizer):
         adapters.load({name: half[f"adapter.{name}"] for name in adapters.parameters})
-        learner.restore(3, half)
-        resumed = stepped(adapters, learner, range(3, 6))
+        adapter_optimizer.restore(3, half)
+        resumed = stepped(adapters, adapter_optimizer, range(3, 6))
     assert resumed.keys() == whole.keys()
     assert [name for name in whole if not torch.equal(resumed[name], whole[name])] == []
     assert any(not torch.equal(half[name], whole[name]) for name in whole)
@@ -170,9 +170,9 @@ def test_rows_of_layers_of_peft_are_taken_out_and_put_back(
 def test_optimizers_have_rows_instead_of_tensors(base: BaseModel, tmp_path: Path) -> None:
     """What is plain LoRA in the lean layer's row, and the rest in another."""
     spec = spec_of(target_modules=CONV, train_text_encoder=True)
-    with attach_adapter(base, spec, start_of(tmp_path)) as (adapters, learner):
-        assert isinstance(learner, SlotOptimizer)
-        rows = learner._rows._parameters
+    with attach_adapter(base, spec, start_of(tmp_path)) as (adapters, adapter_optimizer):
+        assert isinstance(adapter_optimizer, SlotOptimizer)
+        rows = adapter_optimizer._rows._parameters
         assert set(rows) == {"text_encoders", "unet", "unet_apart"}
         assert sum(row.numel() for row in rows.values()) == sum(each.numel() for each in adapters.parameters.values())
         convolutions = [each for name, each in adapters.parameters.items() if ".conv1." in name]

@@ -55,7 +55,7 @@ def first_loss(base: BaseModel, spec: TrainSpec, cached_inputs: CachedInputs, ad
 
 
 def moved(adapters: Adapters) -> None:
-    """As if they had learnt something."""
+    """As if they had learned something."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in adapters.parameters.values():

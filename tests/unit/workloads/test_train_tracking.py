@@ -99,9 +99,9 @@ def sleeper() -> "subprocess.Popen[bytes]":
 
 def test_tracker_process_past_timeout_is_ended(tmp_path: Path) -> None:
     times = iter([0.0, 5.0, 10.0])
-    errand = TrackerContext(job="job_1", directory=tmp_path, clock=lambda: next(times))
+    context = TrackerContext(job="job_1", directory=tmp_path, clock=lambda: next(times))
     process = sleeper()
-    assert errand.wait(process, timeout_s=8.0) is None
+    assert context.wait(process, timeout_s=8.0) is None
     assert process.poll() is not None
 
 

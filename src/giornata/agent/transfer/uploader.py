@@ -23,7 +23,7 @@ from giornata.protocol.uploads import FileToUpload, RenewParts, UploadRequest, U
 
 log = logging.getLogger(__name__)
 
-# Bytes that arrive spoilt, or an upload that storage has forgotten: a new upload may do.
+# Bytes that arrive spoiled, or an upload that storage has forgotten: a new upload may do.
 TRIES = 3
 CHECKPOINT = "checkpoint"
 

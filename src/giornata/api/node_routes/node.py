@@ -97,7 +97,9 @@ async def claim_job(
             if left_s <= 0 or wakeup.closed:
                 return reply
             # However many wait, together they ask as often as one.
-            poll_s = max(settings.claim_poll_s, min(settings.claim_poll_s * listener.crowd, LONGEST_POLL_S))
+            poll_s = max(
+                settings.claim_poll_s, min(settings.claim_poll_s * listener.waiting_requests, LONGEST_POLL_S)
+            )
             await listener.wait(min(left_s, poll_s))
             if await request.is_disconnected():
                 return reply

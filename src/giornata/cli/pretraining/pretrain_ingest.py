@@ -1,4 +1,4 @@
-"""`giornata pretrain ingest`: captioned pictures of any form into normalised shards."""
+"""`giornata pretrain ingest`: captioned pictures of any form into normalized shards."""
 
 import json
 import tomllib

@@ -1,4 +1,4 @@
-"""`giornata simulate`: the real control plane on a virtual clock, with a modelled fleet."""
+"""`giornata simulate`: the real control plane on a virtual clock, with a modeled fleet."""
 
 import logging
 import tempfile
@@ -75,7 +75,7 @@ def simulate(
 ) -> None:
     """Play weeks of a fleet in a minute, on a virtual clock.
 
-    The control plane is the one that ships; providers and machines are modelled.
+    The control plane is the one that ships; providers and machines are modeled.
     """
     with reporting(as_json) as out:
         # That a provider is away for an hour is part of a scenario.

@@ -160,7 +160,7 @@ def _workload(ctx: Context, token: str) -> Caller:
     known, now_ms, generation = remembered(ctx, token), ctx.clock.now_ms(), ctx.memory.generation
     if known is not None:
         return known
-    workload = ctx.identities.recognise(token)
+    workload = ctx.identities.recognize(token)
     key_id = f"workload:{workload.fleet}:{workload.machine_id}"
     caller = Caller(
         project_id=ROOT_PROJECT,

@@ -80,7 +80,7 @@ def _release_slow(
     if not is_slow(step_s, machine_id=row.machine_id, cohort=peers.members, policy=policy):
         return False
     others = [each for each in peers.members if each.machine_id != row.machine_id]
-    # By attempts, unlike the judgement: the job would go to one of those that are there now and take job after job.
+    # By attempts, unlike the judgment: the job would go to one of those that are there now and take job after job.
     usual_s = median(each.step_s for each in others)
     steps_left = max(0, (row.total_steps or 0) - (row.stepped_to or 0))
     seen_since_ms = now_ms - round(ctx.policy.node_gone_after_s * 1000)

@@ -1,7 +1,7 @@
 """The interface of the control plane to a provider of nodes. Each provider has one driver, in `giornata.fleets`.
 
 Drivers keep nothing that matters: what is believed of a fleet lies in the store, and what is true of it is what the
-provider lists. Every call may be repeated, and every call may fail: see `FleetUnavailable` and its neighbours.
+provider lists. Every call may be repeated, and every call may fail: see `FleetUnavailable` and its neighbors.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -21,7 +21,7 @@ class WorkloadIdentity:
 class WorkloadIdentities(Protocol):
     """Reads the tokens that the providers of this installation's fleets give to their workloads."""
 
-    def recognise(self, token: str) -> WorkloadIdentity:
+    def recognize(self, token: str) -> WorkloadIdentity:
         """Return the workload that this token is of.
 
         Raises Unauthenticated unless it is genuine, for this installation, good now, and of one of its fleets;
@@ -32,7 +32,7 @@ class WorkloadIdentities(Protocol):
 class NoIdentities:
     """Refuses every token, for installations none of whose fleets has a provider that gives tokens."""
 
-    def recognise(self, token: str) -> WorkloadIdentity:
+    def recognize(self, token: str) -> WorkloadIdentity:
         """Raises Unauthenticated, whatever the token is."""
         del token
         raise Unauthenticated("no fleet of this installation takes tokens of a provider; send a key: gk_…")

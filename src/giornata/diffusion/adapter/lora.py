@@ -122,7 +122,7 @@ def add_adapters(
                 _put_on(model, sizes, spec)
             named |= {public_name(prefix, key): parameter for key, parameter in adapter_parameters(model)}
         parameters = {name: named[name] for name in sorted(named)}
-        initialise(parameters, seed)
+        initialize(parameters, seed)
         dropping = Dropping() if dropping is None else dropping
         for prefix, model in models.items():
             measure_magnitudes(model, ADAPTER)
@@ -236,7 +236,7 @@ def _compute_in(layer: BaseTunerLayer, dtype: torch.dtype) -> None:
     layer.forward = forward
 
 
-def initialise(parameters: Mapping[str, nn.Parameter], seed: int) -> None:
+def initialize(parameters: Mapping[str, nn.Parameter], seed: int) -> None:
     """Set one factor of each product to zero, the others uniform in ±1/sqrt(fan-in): kaiming_uniform_(a=sqrt(5)), as
     peft and LyCORIS have it, but a function of the name. Magnitudes are measured when the rest stands."""
     with torch.no_grad():

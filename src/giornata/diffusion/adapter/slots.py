@@ -35,7 +35,7 @@ from giornata.diffusion.adapter.batched_lora import (
     replace_layer,
 )
 from giornata.diffusion.adapter.dropping import Dropping
-from giornata.diffusion.adapter.lora import Adapters, initialise
+from giornata.diffusion.adapter.lora import Adapters, initialize
 from giornata.diffusion.adapter.slot_layout import SlotLayout, SlotScaling, TensorPlace, layout_of
 from giornata.diffusion.base.eight_bits import EightBitLinear
 from giornata.diffusion.base.models import BaseModel
@@ -138,7 +138,7 @@ class AdapterSlots:
             raise ValueError("a job's seed is set at submission")
         self.clear(place)
         slot = AdapterSlot(self, place, spec)
-        initialise(slot.adapters.parameters, spec.seed)
+        initialize(slot.adapters.parameters, spec.seed)
         return slot
 
     def clear(self, place: int) -> None:

@@ -191,8 +191,8 @@ def _inputs(processor: Any, pixels_HW3: Pixels, device: torch.device) -> Any:
     return processor(images=Image.fromarray(pixels_HW3), return_tensors="pt").to(device)
 
 
-def _three(grey_HW: np.ndarray) -> Pixels:
-    return np.repeat(grey_HW[:, :, None], 3, axis=2)
+def _three(gray_HW: np.ndarray) -> Pixels:
+    return np.repeat(gray_HW[:, :, None], 3, axis=2)
 
 
 _ADE20K_HEX = """

@@ -44,7 +44,7 @@ def _scribble(pixels_HW3: Pixels, params: Mapping[str, float]) -> Pixels:
     return _three(np.where(2 * edges > params["threshold"], 255, 0).astype(np.uint8))
 
 
-def _grey(pixels_HW3: Pixels, params: Mapping[str, float]) -> Pixels:
+def _gray(pixels_HW3: Pixels, params: Mapping[str, float]) -> Pixels:
     del params
     return _three(cv2.cvtColor(pixels_HW3, cv2.COLOR_RGB2GRAY))
 
@@ -75,8 +75,8 @@ def _smooth(draw: np.random.Generator, height: int, width: int, grain_px: float)
     return np.asarray((noise - low) / max(high - low, 1e-6), dtype=np.float32)
 
 
-def _three(grey_HW: np.ndarray) -> Pixels:
-    return np.repeat(grey_HW[:, :, None], 3, axis=2)
+def _three(gray_HW: np.ndarray) -> Pixels:
+    return np.repeat(gray_HW[:, :, None], 3, axis=2)
 
 
 INLINE: Mapping[str, Inline] = MappingProxyType(
@@ -84,7 +84,7 @@ INLINE: Mapping[str, Inline] = MappingProxyType(
         "canny": _canny,
         "lineart": _lineart,
         "scribble": _scribble,
-        "grey": _grey,
+        "grey": _gray,
         "tile": _tile,
         "shuffle": _shuffle,
     }

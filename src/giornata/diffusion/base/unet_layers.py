@@ -153,7 +153,7 @@ def _linear(layer: Any) -> nn.Linear:
 
 # ---- the two halves of MFU: the arithmetic of a picture, and the rate of a device
 #
-# Model FLOP utilisation (Chowdhery et al., "PaLM", 2022, appendix B): arithmetic that the model needs per second,
+# Model FLOP utilization (Chowdhery et al., "PaLM", 2022, appendix B): arithmetic that the model needs per second,
 # over what the device's matrix units do at their best. What gradient checkpointing computes a second time is not
 # needed, and does not count.
 

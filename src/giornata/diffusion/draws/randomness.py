@@ -7,7 +7,7 @@ and gets the same bits, whatever was or was not drawn before. Give every use a p
 
 Integers, permutations and uniform numbers are made from the raw words of Philox alone. Normal numbers come
 from numpy's ziggurat for float32 (tables and comparisons, scalar code), so they do not follow the width of the
-processor's vector units as a Box-Muller with vectorised logarithms would. numpy's version is in the fingerprint
+processor's vector units as a Box-Muller with vectorized logarithms would. numpy's version is in the fingerprint
 of a checkpoint.
 """
 

@@ -202,10 +202,10 @@ class LatentCache:
 
     def crops(self, image: Image.Image, views: Iterable[CropView]) -> list[CroppedPixels]:
         """Cut these views out of one decoded picture. Changes nothing: another thread may call it."""
-        colours, alpha = pixels.split_alpha(image)
+        colors, alpha = pixels.split_alpha(image)
         original, views = (image.height, image.width), list(views)
         resized = {
-            resolution: pixels.resize(colours, self._framing.target(original, resolution))
+            resolution: pixels.resize(colors, self._framing.target(original, resolution))
             for resolution in {view.resolution for view in views}
         }
         found: dict[LatentKey, CroppedPixels] = {}

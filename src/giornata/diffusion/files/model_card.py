@@ -89,10 +89,10 @@ def _head(facts: LoraFacts) -> str:
 def _title(facts: LoraFacts) -> str:
     about = f": {_plain(facts.trigger)}" if facts.trigger else ""
     words = f"A LoRA for `{_plain(facts.base_model)}`, trained on {facts.pictures} pictures in {facts.steps} steps."
-    licence = (
-        "Its licence follows from those of the base model and of the pictures; whoever publishes it has to name it."
+    license = (
+        "Its license follows from those of the base model and of the pictures; whoever publishes it has to name it."
     )
-    return f"# LoRA{about}\n\n{words} {licence}"
+    return f"# LoRA{about}\n\n{words} {license}"
 
 
 def _samples(facts: LoraFacts, name: str) -> str:

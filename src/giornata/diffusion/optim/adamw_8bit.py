@@ -16,7 +16,7 @@ from giornata.protocol.training.optimizer_args import argument
 
 BLOCK, SMALLEST = 256, 4096
 TENSORS = ("state1", "state2", "absmax1", "absmax2")
-"""First and second moments, and their scales where they are quantised."""
+"""First and second moments, and their scales where they are quantized."""
 
 
 def make(groups: list[dict[str, Any]], spec: TrainSpec, *, fused: bool) -> torch.optim.Optimizer:

@@ -20,7 +20,7 @@ from PIL import Image
 
 from giornata.diffusion.tiny.drawings import (
     BACKGROUNDS,
-    CENTRE,
+    CENTER,
     JITTER,
     RGB,
     Pen,
@@ -94,28 +94,28 @@ class Shape:
     """The shape that a picture shows, or that a prompt asks for; None is left open."""
 
     form: str | None = None
-    colour: str | None = None
+    color: str | None = None
     background: str | None = None
 
     @property
     def held_out(self) -> bool:
-        return self.form is not None and HELD_OUT.get(self.form) == self.colour
+        return self.form is not None and HELD_OUT.get(self.form) == self.color
 
     @property
     def caption(self) -> str:
         """Return `a red star on a white background`; `a shape` when everything is open."""
         noun = self.form or "shape"
-        article = "an" if (self.colour or noun)[0] in "aeiou" else "a"
-        said = " ".join(word for word in (article, self.colour, noun) if word)
+        article = "an" if (self.color or noun)[0] in "aeiou" else "a"
+        said = " ".join(word for word in (article, self.color, noun) if word)
         return said if self.background is None else f"{said} on a {self.background} background"
 
 
 def grid() -> list[Shape]:
     """Return every form in every color on every background, those held out too."""
     return [
-        Shape(form=form, colour=colour, background=background)
+        Shape(form=form, color=color, background=background)
         for form in FORMS
-        for colour in PALETTE
+        for color in PALETTE
         for background in BACKGROUNDS
     ]
 
@@ -132,34 +132,34 @@ def captions() -> list[str]:
 def _wordings(shape: Shape) -> list[Shape]:
     """Return the shape as captions describe it: all of it first, then with something left out."""
     return [
-        Shape(form=form, colour=colour, background=background)
+        Shape(form=form, color=color, background=background)
         for background in (shape.background, None)
         for form in (shape.form, None)
-        for colour in (shape.colour, None)
+        for color in (shape.color, None)
     ]
 
 
-def filled(points: tuple[Point, ...], colour: RGB) -> Callable[[Pen], None]:
+def filled(points: tuple[Point, ...], color: RGB) -> Callable[[Pen], None]:
     """Draw one outline in one color."""
 
     def draw(pen: Pen) -> None:
-        pen.polygon(points, colour)
+        pen.polygon(points, color)
 
     return draw
 
 
 def draw_shape(shape: Shape, chance: random.Random, *, size_px: int = SIZE_PX) -> Image.Image:
     """Draw a picture of a shape of which nothing is left open."""
-    if shape.form is None or shape.colour is None or shape.background is None:
+    if shape.form is None or shape.color is None or shape.background is None:
         raise ValueError(f"{shape} leaves something open")
     shift = [chance.randint(-JITTER, JITTER) for _ in range(6)]
     placing = Placing(
-        centre=(chance.uniform(*CENTRE), chance.uniform(*CENTRE)),
+        center=(chance.uniform(*CENTER), chance.uniform(*CENTER)),
         radius=chance.uniform(*RADIUS),
         shift=(shift[0], shift[1], shift[2]),
     )
     ground = shifted(BACKGROUNDS[shape.background], shift[3:])
-    return paint(filled(FORMS[shape.form], PALETTE[shape.colour]), ground=ground, placing=placing, size_px=size_px)
+    return paint(filled(FORMS[shape.form], PALETTE[shape.color]), ground=ground, placing=placing, size_px=size_px)
 
 
 def captioned(index: int, *, seed: int = 0) -> Image.Image:

@@ -24,7 +24,7 @@ SUPERSAMPLING = 4
 CORNERS_OF_ELLIPSE = 96
 JITTER = 6  # of each color channel, of 255
 RADIUS = (17 / 64, 23 / 64)  # of the side
-CENTRE = (27 / 64, 37 / 64)
+CENTER = (27 / 64, 37 / 64)
 TILT_DEGREES = 8.0
 BACKGROUNDS: Mapping[str, RGB] = MappingProxyType(
     {"white": (244, 243, 239), "gray": (142, 145, 150), "black": (26, 27, 31), "brown": (128, 88, 58)}
@@ -36,7 +36,7 @@ class Pen:
     """Draws in the unit square onto a canvas, in one place, size and tilt, shifting every color a little."""
 
     canvas: ImageDraw.ImageDraw
-    centre_px: Point
+    center_px: Point
     radius_px: float
     tilt_radians: float
     shift: RGB
@@ -45,21 +45,21 @@ class Pen:
         cosine, sine = math.cos(self.tilt_radians), math.sin(self.tilt_radians)
         x, y = point
         return (
-            self.centre_px[0] + self.radius_px * (x * cosine - y * sine),
-            self.centre_px[1] + self.radius_px * (x * sine + y * cosine),
+            self.center_px[0] + self.radius_px * (x * cosine - y * sine),
+            self.center_px[1] + self.radius_px * (x * sine + y * cosine),
         )
 
-    def polygon(self, points: Sequence[Point], colour: RGB) -> None:
-        self.canvas.polygon([self._place(point) for point in points], fill=shifted(colour, self.shift))
+    def polygon(self, points: Sequence[Point], color: RGB) -> None:
+        self.canvas.polygon([self._place(point) for point in points], fill=shifted(color, self.shift))
 
-    def disc(self, centre: Point, radius: float, colour: RGB) -> None:
-        self.polygon(ellipse(centre, radius, radius), colour)
+    def disc(self, center: Point, radius: float, color: RGB) -> None:
+        self.polygon(ellipse(center, radius, radius), color)
 
 
-def ellipse(centre: Point, half_width: float, half_height: float) -> list[Point]:
+def ellipse(center: Point, half_width: float, half_height: float) -> list[Point]:
     """Return a closed ellipse as a polygon."""
     angles = [2 * math.pi * corner / CORNERS_OF_ELLIPSE for corner in range(CORNERS_OF_ELLIPSE)]
-    return [(centre[0] + half_width * math.cos(a), centre[1] + half_height * math.sin(a)) for a in angles]
+    return [(center[0] + half_width * math.cos(a), center[1] + half_height * math.sin(a)) for a in angles]
 
 
 def capsule(start: Point, end: Point, radius: float) -> list[Point]:
@@ -114,10 +114,10 @@ def _cube(pen: Pen) -> None:
     stripes = 4
     for stripe in range(stripes):
         high, low = stripe / stripes, (stripe + 1) / stripes
-        colour = dark if stripe % 2 == 0 else bright
-        red, green, blue = colour
+        color = dark if stripe % 2 == 0 else bright
+        red, green, blue = color
         left = [(-0.86, -0.5 + high), (0, -0.02 + high), (0, -0.02 + low), (-0.86, -0.5 + low)]
-        pen.polygon(left, colour)
+        pen.polygon(left, color)
         pen.polygon([(-x, y) for x, y in left], (red * 3 // 4, green * 3 // 4, blue * 3 // 4))
 
 
@@ -149,7 +149,7 @@ SUBJECTS: Mapping[str, tuple[Callable[[Pen], None], str]] = MappingProxyType(
 class Placing:
     """The place and manner of a shape in its picture. The center and the radius are shares of the picture's side."""
 
-    centre: Point = (0.5, 0.5)
+    center: Point = (0.5, 0.5)
     radius: float = 0.33
     tilt_radians: float = 0.0
     shift: RGB = (0, 0, 0)
@@ -161,7 +161,7 @@ def paint(draw: Callable[[Pen], None], *, ground: RGB, placing: Placing, size_px
     canvas = Image.new("RGB", (side, side), ground)
     pen = Pen(
         canvas=ImageDraw.Draw(canvas),
-        centre_px=(side * placing.centre[0], side * placing.centre[1]),
+        center_px=(side * placing.center[0], side * placing.center[1]),
         radius_px=side * placing.radius,
         tilt_radians=placing.tilt_radians,
         shift=placing.shift,
@@ -170,9 +170,9 @@ def paint(draw: Callable[[Pen], None], *, ground: RGB, placing: Placing, size_px
     return canvas.resize((size_px, size_px), Image.Resampling.BOX)
 
 
-def shifted(colour: RGB, shift: Sequence[int]) -> RGB:
+def shifted(color: RGB, shift: Sequence[int]) -> RGB:
     """Return the color with something added to each channel, kept within 0 … 255."""
-    red, green, blue = (min(255, max(0, channel + by)) for channel, by in zip(colour, shift, strict=True))
+    red, green, blue = (min(255, max(0, channel + by)) for channel, by in zip(color, shift, strict=True))
     return red, green, blue
 
 
@@ -182,7 +182,7 @@ def draw_picture(subject: str, index: int, *, size_px: int = 64, seed: int = 0) 
     chance = random.Random(f"{seed}:{subject}:{index}")
     shift = tuple(chance.randint(-JITTER, JITTER) for _ in range(6))
     placing = Placing(
-        centre=(chance.uniform(*CENTRE), chance.uniform(*CENTRE)),
+        center=(chance.uniform(*CENTER), chance.uniform(*CENTER)),
         radius=chance.uniform(*RADIUS),
         tilt_radians=math.radians(chance.uniform(-TILT_DEGREES, TILT_DEGREES)),
         shift=(shift[0], shift[1], shift[2]),

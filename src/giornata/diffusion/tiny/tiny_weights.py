@@ -18,7 +18,7 @@ from giornata.diffusion.draws.randomness import normal
 
 SEED = 20_221_013
 PURPOSE = "tiny-model"
-COLOURS = 3
+COLORS = 3
 LATENTS = 4
 # A GroupNorm over all channels would take the picture's own contrast away; two constant channels, much larger
 # than any color, fix its scale.
@@ -89,15 +89,15 @@ def set_vae_weights(vae: nn.Module) -> None:
     with torch.no_grad():
         for part in (vae.encoder, vae.decoder):
             _pass_on(part)
-        _copy_pairs(vae.encoder.conv_in.weight, COLOURS)
+        _copy_pairs(vae.encoder.conv_in.weight, COLORS)
         _anchor(vae.encoder.conv_in.bias)
         for block in vae.encoder.down_blocks[:-1]:
             # padded on the right and below: taps 0 and 1 are the pixel and its neighbor
             _each_channel(block.downsamplers[0].conv.weight, torch.tensor([0.5, 0.5, 0.0]))
         for block in vae.decoder.up_blocks[:-1]:
             _each_channel(block.upsamplers[0].conv.weight, torch.tensor([0.25, 0.5, 0.25]))
-        _latents_from_colours(vae)
-        _colours_from_latents(vae)
+        _latents_from_colors(vae)
+        _colors_from_latents(vae)
 
 
 def _pass_on(part: nn.Module) -> None:
@@ -122,7 +122,7 @@ def _copy_pairs(weight_OIKK: torch.Tensor, inputs: int) -> None:
 
 
 def _anchor(bias_O: torch.Tensor) -> None:
-    bias_O[2 * COLOURS], bias_O[2 * COLOURS + 1] = ANCHOR, -ANCHOR
+    bias_O[2 * COLORS], bias_O[2 * COLORS + 1] = ANCHOR, -ANCHOR
 
 
 def _each_channel(weight_OIKK: torch.Tensor, taps_K: torch.Tensor) -> None:
@@ -136,32 +136,32 @@ def _undo_norm(norm: nn.GroupNorm) -> None:
     norm.weight.fill_(ANCHOR * math.sqrt(2 / norm.num_channels))
 
 
-def _latents_from_colours(vae: nn.Module) -> None:
+def _latents_from_colors(vae: nn.Module) -> None:
     out = vae.encoder.conv_out
     _undo_norm(vae.encoder.conv_norm_out)
     out.weight.zero_()
     out.bias.zero_()
-    for colour in range(COLOURS):
-        for latent, share in ((colour, 1.0), (COLOURS, 1 / COLOURS)):
-            out.weight[latent, colour, 1, 1] = LATENT_GAIN * share
-            out.weight[latent, COLOURS + colour, 1, 1] = -LATENT_GAIN * share
+    for color in range(COLORS):
+        for latent, share in ((color, 1.0), (COLORS, 1 / COLORS)):
+            out.weight[latent, color, 1, 1] = LATENT_GAIN * share
+            out.weight[latent, COLORS + color, 1, 1] = -LATENT_GAIN * share
     out.bias[LATENTS:] = LOG_VARIANCE
     _each_channel(vae.quant_conv.weight, torch.ones(1))
 
 
-def _colours_from_latents(vae: nn.Module) -> None:
-    """Return the pseudo-inverse of `_latents_from_colours`: c - (R + G + B)/12 + brightness/4 for each color c."""
+def _colors_from_latents(vae: nn.Module) -> None:
+    """Return the pseudo-inverse of `_latents_from_colors`: c - (R + G + B)/12 + brightness/4 for each color c."""
     _each_channel(vae.post_quant_conv.weight, torch.ones(1))
     first, last = vae.decoder.conv_in, vae.decoder.conv_out
     first.weight.zero_()
-    for colour in range(COLOURS):
+    for color in range(COLORS):
         for latent in range(LATENTS):
-            share = 1 / 4 if latent == COLOURS else (latent == colour) - 1 / 12
-            first.weight[colour, latent, 1, 1] = share / LATENT_GAIN
-            first.weight[COLOURS + colour, latent, 1, 1] = -share / LATENT_GAIN
+            share = 1 / 4 if latent == COLORS else (latent == color) - 1 / 12
+            first.weight[color, latent, 1, 1] = share / LATENT_GAIN
+            first.weight[COLORS + color, latent, 1, 1] = -share / LATENT_GAIN
     _anchor(first.bias)
     _undo_norm(vae.decoder.conv_norm_out)
     last.weight.zero_()
-    for colour in range(COLOURS):
-        last.weight[colour, colour, 1, 1] = 1
-        last.weight[colour, COLOURS + colour, 1, 1] = -1
+    for color in range(COLORS):
+        last.weight[color, color, 1, 1] = 1
+        last.weight[color, COLORS + color, 1, 1] = -1

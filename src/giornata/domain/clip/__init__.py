@@ -1,4 +1,4 @@
-"""CLIP's byte-pair vocabulary, as OpenAI published it (MIT licence), and the number of tokens that a text has in it.
+"""CLIP's byte-pair vocabulary, as OpenAI published it (MIT license), and the number of tokens that a text has in it.
 
 SDXL and Stable Diffusion 1.x share this vocabulary. Standard library only: a caption is counted wherever it is
 checked, without torch or transformers. Read `token_count`, the only module.

@@ -1,7 +1,7 @@
 """Reads the tokens that SaladCloud gives to its containers, so that nodes there need carry no key.
 
 A token is a JSON Web Token that lives for five minutes, signed with one of the provider's published keys. Its claims:
-`aud` the organisation's id, `salad_machine_id`, `salad_workload_id` and `_name` (the container group), `exp`, `nbf`.
+`aud` the organization's id, `salad_machine_id`, `salad_workload_id` and `_name` (the container group), `exp`, `nbf`.
 """
 
 import threading
@@ -110,7 +110,7 @@ class SaladIdentities:
     keys: Mapping[str, KeySet]
     now_ms: Callable[[], int]
 
-    def recognise(self, token: str) -> WorkloadIdentity:
+    def recognize(self, token: str) -> WorkloadIdentity:
         """Verify a token, and return the workload that the token identifies; see WorkloadIdentities."""
         claimed = self._group_of(_unverified(token))
         key = self.keys[claimed.keys_url].key(_key_id(token))

@@ -110,13 +110,13 @@ class SkyPilotFleet:
         return Price(micro_usd_per_hour=min(self.prices().values()), source="provider")
 
     def prices(self) -> Mapping[str, int]:
-        """See PricesOffers: the cheapest of the catalogue in each `cloud/region`, kept for an hour; none where the
+        """See PricesOffers: the cheapest of the catalog in each `cloud/region`, kept for an hour; none where the
         settings say what every node costs."""
         if self.options.price_usd_per_hour is not None:
             return {}
         now_ms = self.now_ms()
         if self._prices is None or now_ms - self._prices[0] >= PRICE_KEPT_MS:
-            self._prices = now_ms, self._catalogue_prices()
+            self._prices = now_ms, self._catalog_prices()
         return self._prices[1]
 
     @property
@@ -163,7 +163,7 @@ class SkyPilotFleet:
             check_enabled_clouds(self.sky, self.options)
         self._launchable = True
 
-    def _catalogue_prices(self) -> Mapping[str, int]:
+    def _catalog_prices(self) -> Mapping[str, int]:
         accelerator, _, count = self.options.accelerators.partition(":")
         with asking(self.sky):
             request = self.sky.list_accelerators(
@@ -181,7 +181,7 @@ class SkyPilotFleet:
             price = round(usd * MICRO_USD)
             found[place.place] = min(found.get(place.place, price), price)
         if not found:
-            raise FleetUnavailable(f"SkyPilot's catalogue has no price of {self.options.accelerators}")
+            raise FleetUnavailable(f"SkyPilot's catalog has no price of {self.options.accelerators}")
         return found
 
     def _known_price(self) -> float | None:

@@ -72,7 +72,7 @@ class SkyPilotOptions(FleetOptions):
         None,
         ge=0,
         le=1000,
-        description="Price of one node in US dollars per hour. Default: the price in SkyPilot's catalogue.",
+        description="Price of one node in US dollars per hour. Default: the price in SkyPilot's catalog.",
     )
 
 

@@ -36,7 +36,7 @@ def heif_notes(info: dict[Any, Any]) -> list[str]:
     if transfer in HDR:
         notes.append(f"its HDR brightness ({HDR[transfer]}) is not converted, and looks flat; export it as SDR")
     elif primaries not in SRGB_PRIMARIES:
-        notes.append(f"has no colour profile; its colours (primaries {primaries} of H.273) are taken for sRGB")
+        notes.append(f"has no color profile; its colors (primaries {primaries} of H.273) are taken for sRGB")
     return notes
 
 

@@ -26,10 +26,10 @@ MODE_NOTES = {
     "1": "black and white, trained as a viewer shows it",
     "L": "grayscale, trained as a viewer shows it",
     "LA": "grayscale, trained as a viewer shows it",
-    "P": "palette colours, trained as a viewer shows them",
-    "PA": "palette colours, trained as a viewer shows them",
-    "CMYK": "CMYK colours, converted to RGB",
-    "LAB": "CIELAB colours, converted to RGB",
+    "P": "palette colors, trained as a viewer shows them",
+    "PA": "palette colors, trained as a viewer shows them",
+    "CMYK": "CMYK colors, converted to RGB",
+    "LAB": "CIELAB colors, converted to RGB",
 }
 
 
@@ -197,7 +197,7 @@ def _examine_pixels(data: bytes, report: ImageReport) -> None:
             # libjpeg paints gray what is missing, without an error: a download filled up with zeros decodes "well".
             report.fault("is cut off: what follows is filler", "copy or download it again")
         _note_orientation(picture, report)
-        _note_colours(picture, report, is_16_bit=is_16_bit)
+        _note_colors(picture, report, is_16_bit=is_16_bit)
 
 
 def _note_orientation(picture: Any, report: ImageReport) -> None:
@@ -214,7 +214,7 @@ def _note_orientation(picture: Any, report: ImageReport) -> None:
         report.width, report.height = report.height, report.width
 
 
-def _note_colours(picture: Any, report: ImageReport, *, is_16_bit: bool) -> None:
+def _note_colors(picture: Any, report: ImageReport, *, is_16_bit: bool) -> None:
     for note in heif_notes(picture.info) if report.format == HEIF else ():
         _note(report, note)
     if is_16_bit:
@@ -226,11 +226,11 @@ def _note_colours(picture: Any, report: ImageReport, *, is_16_bit: bool) -> None
     _note_profile(picture.info.get("icc_profile"), report)
     extrema = picture.getextrema()
     if all(low == high for low, high in ([extrema] if isinstance(extrema[0], int | float) else extrema)):
-        _note(report, "every pixel has the same colour")
+        _note(report, "every pixel has the same color")
     try:
         picture.crop((0, 0, 1, 1)).convert("RGB")
     except Exception as error:  # noqa: BLE001 - PIL raises ValueError, KeyError or OSError by mode
-        report.fault(f"has colours ({picture.mode}) that cannot be shown as RGB: {_short(error)}", SAVE_ANEW)
+        report.fault(f"has colors ({picture.mode}) that cannot be shown as RGB: {_short(error)}", SAVE_ANEW)
 
 
 def _note_profile(profile: bytes | None, report: ImageReport) -> None:
@@ -239,10 +239,10 @@ def _note_profile(profile: bytes | None, report: ImageReport) -> None:
     try:
         name = ImageCms.getProfileDescription(ImageCms.ImageCmsProfile(BytesIO(profile))).strip()
     except Exception:  # noqa: BLE001 - as with EXIF: whatever the error, the profile is of no use
-        _note(report, "its colour profile is damaged and ignored")
+        _note(report, "its color profile is damaged and ignored")
         return
     if "srgb" not in name.lower():
-        _note(report, f"its colour profile ({name[:80]}) is converted to sRGB")
+        _note(report, f"its color profile ({name[:80]}) is converted to sRGB")
 
 
 # ---- files that no decoder recognizes, by their first bytes

@@ -33,7 +33,7 @@ def fold(picture: Path, mask: Path, out: Path) -> str | None:
         sizes = " and ".join(f"{width} x {height}" for width, height in (levels.size, shown.size))
         return f"and its picture are of different sizes: {sizes} pixels"
     if levels.getbbox() is None:
-        return "is black all over: nothing of the picture would be learnt"
+        return "is black all over: nothing of the picture would be learned"
     shown.putalpha(levels)
     shown.save(out, format="PNG")
     return None

@@ -1,6 +1,6 @@
 """The trainers of a run as one trainer sees them: its own rank, and the agreements of all.
 
-Whoever starts the processes initialises `torch.distributed`; a process alone needs none of it. What is agreed on
+Whoever starts the processes initializes `torch.distributed`; a process alone needs none of it. What is agreed on
 between steps goes over the CPU (gloo), in groups of its own: gradients may be under way on the device meanwhile, and
 so may a checkpoint that is written in the background.
 """

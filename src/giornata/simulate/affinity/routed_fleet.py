@@ -3,7 +3,7 @@
 The claims of the server ask the same functions: a test plays a small fleet through the real store, and finds the same
 loads.
 
-What is modelled: arrivals (Poisson), the time that drawing, loading and fetching take, least-recently-used places for
+What is modeled: arrivals (Poisson), the time that drawing, loading and fetching take, least-recently-used places for
 models on a node, nodes that end, and a server that is away. A node that gets nothing waits, and asks again when a
 request comes or when the delay of one is over, as long polls do.
 """

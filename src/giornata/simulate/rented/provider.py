@@ -31,7 +31,7 @@ class SimulatedOffer:
     name: str = "rented"
     price_micro_usd_per_hour: int = 324_000
     machines: str = "machine"  # what they are called
-    park: MachinePool = field(default_factory=MachinePool)
+    pool: MachinePool = field(default_factory=MachinePool)
     most_nodes: int = 1000
     start_min: tuple[tuple[float, float], ...] = PUBLISHED_START_MIN
     mtbi_s: float = 60 * 3600.0
@@ -75,7 +75,7 @@ class SimulatedNode:
 Settle = Callable[[Container], SimulatedNode]
 
 
-class ModelledFleet:
+class ModeledFleet:
     """A simulated provider that implements `giornata.control.ports.fleet.FleetDriver`."""
 
     def __init__(
@@ -241,21 +241,21 @@ class ModelledFleet:
 
     def _machine(self) -> SimulatedMachine | None:
         """Choose a machine that is neither in use nor excluded: in the pool's order, then any."""
-        now_ms, park = self._agenda.now_ms(), self.offer.park
+        now_ms, pool = self._agenda.now_ms(), self.offer.pool
         used = {each.machine.id for each in self.present.values()}
 
         def free(number: int) -> SimulatedMachine | None:
-            machine = park.machine(self._seed, number, of=self.offer.machines)
+            machine = pool.machine(self._seed, number, of=self.offer.machines)
             kept = self._excluded_until_ms.get(machine.id, 0) > now_ms
             return None if kept or machine.id in used else machine
 
-        while self._next_machine < min(park.in_order, park.machines):
+        while self._next_machine < min(pool.in_order, pool.machines):
             self._next_machine += 1
             if (machine := free(self._next_machine - 1)) is not None:
                 return machine
         draw = rng(self._seed, "choice", next(self._choices))
-        begin = draw.randrange(park.machines)
-        found = (free((begin + step) % park.machines) for step in range(park.machines))
+        begin = draw.randrange(pool.machines)
+        found = (free((begin + step) % pool.machines) for step in range(pool.machines))
         return next((machine for machine in found if machine is not None), None)
 
     def _run(self, container: Container) -> None:

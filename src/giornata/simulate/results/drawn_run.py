@@ -55,8 +55,8 @@ def drawn(ran: SimulationResult, *, name: str) -> DrawnRun:
 
     The installation of the run has to be open still.
     """
-    samples = thinned(ran.world.chronicle.samples)
-    minutes = sorted(m for story in ran.world.chronicle.jobs.values() if (m := story.minutes) is not None)
+    samples = thinned(ran.world.trace.samples)
+    minutes = sorted(m for story in ran.world.trace.jobs.values() if (m := story.minutes) is not None)
     return DrawnRun(
         name=name,
         hours=[round(each.at_s / 3600, 4) for each in samples],

@@ -50,7 +50,7 @@ def _of_time(ran: SimulationResult) -> Iterator[InvariantResult]:
 
 
 def _of_jobs(ran: SimulationResult) -> Iterator[InvariantResult]:
-    stories = ran.world.chronicle.jobs.values()
+    stories = ran.world.trace.jobs.values()
     undone = sum(story.completions == 0 for story in stories)
     yield InvariantResult(name="every job succeeds", held=undone == 0, seen=f"{undone} of {len(stories)} did not")
     if ran.installation is None:
@@ -59,7 +59,7 @@ def _of_jobs(ran: SimulationResult) -> Iterator[InvariantResult]:
     yield InvariantResult(name="no job is completed twice", held=twice == 0, seen=f"{twice} were")
     trained = sum(story.trained_to_the_end > 1 for story in stories)
     yield InvariantResult(name="nothing is trained twice to its end", held=trained == 0, seen=f"{trained} jobs were")
-    stale = ran.world.chronicle.stale_writes_accepted
+    stale = ran.world.trace.stale_writes_accepted
     yield InvariantResult(
         name="no write of an attempt that was replaced is accepted", held=stale == 0, seen=f"{stale} were"
     )
@@ -71,7 +71,7 @@ def _of_store(installation: Installation, ran: SimulationResult) -> Iterator[Inv
             sa.select(jobs.c.state, sa.func.count()).where(jobs.c.kind == "train").group_by(jobs.c.state)
         )
     )
-    succeeded = sum(story.completions > 0 for story in ran.world.chronicle.jobs.values())
+    succeeded = sum(story.completions > 0 for story in ran.world.trace.jobs.values())
     yield InvariantResult(
         name="the store says what happened", held=states.get("succeeded", 0) == succeeded, seen=f"states {states}"
     )
@@ -88,7 +88,7 @@ def _ledger_finding(installation: Installation, ran: SimulationResult) -> Invari
         sa.select(sa.func.coalesce(sa.func.sum(ledger.c.to_ms - ledger.c.from_ms), 0))
     )
     spent_ms = ran.world.tally.attempt_ms
-    silent = ran.world.chronicle.lost_leases + sum(fleet.interruptions for fleet in ran.world.fleets.values())
+    silent = ran.world.trace.lost_leases + sum(fleet.interruptions for fleet in ran.world.fleets.values())
     lee_ms = (silent + 1) * (ran.scenario.policy.lease_s + 60.0) * 1000 + sum(
         fleet.interruptions * fleet.offer.zombies * fleet.offer.zombie_s * 2000 for fleet in ran.world.fleets.values()
     )
@@ -197,7 +197,7 @@ def _goals(ran: SimulationResult) -> Iterator[InvariantResult]:
         name = f"goal: lost + idle under {goals.lost_and_idle:.0%} of what is billed"
         yield InvariantResult(name=name, held=share < goals.lost_and_idle, seen=f"{share:.2%}")
     if goals.most_attempts_on_broken is not None:
-        seen = ran.world.chronicle.attempts_on_broken
+        seen = ran.world.trace.attempts_on_broken
         name = f"goal: a black hole is out within {goals.most_attempts_on_broken} attempts"
         yield InvariantResult(name=name, held=seen <= goals.most_attempts_on_broken, seen=f"{seen} attempts")
     if goals.peak_requests_per_node_s is not None:
@@ -211,7 +211,7 @@ def _goals(ran: SimulationResult) -> Iterator[InvariantResult]:
 
 def peak_requests(ran: SimulationResult) -> tuple[int, int]:
     """The most requests in a second of the ten minutes after the server came back, and of the ten before it went."""
-    requests, start_s = ran.world.crowd.requests, ran.world.agenda.start_ms // 1000
+    requests, start_s = ran.world.batches.requests, ran.world.agenda.start_ms // 1000
     for trouble in ran.scenario.troubles:
         if trouble.kind == "server-away":
             went, back = start_s + round(trouble.at_s), start_s + round(trouble.at_s + trouble.for_s)

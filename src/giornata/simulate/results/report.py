@@ -16,7 +16,7 @@ from giornata.store.schema import attempts
 def summary(ran: SimulationResult) -> dict[str, Any]:
     """The object that `--json` prints. Equal runs give equal objects."""
     world, tally = ran.world, ran.world.tally
-    stories = list(world.chronicle.jobs.values())
+    stories = list(world.trace.jobs.values())
     succeeded = sum(story.completions > 0 for story in stories)
     found = findings(ran)
     return {
@@ -34,13 +34,13 @@ def summary(ran: SimulationResult) -> dict[str, Any]:
         **_minutes(ran),
         "interruptions": sum(fleet.interruptions for fleet in world.fleets.values()),
         "attempts_per_job": _attempts_per_job(ran),
-        "attempts_on_broken": world.chronicle.attempts_on_broken,
+        "attempts_on_broken": world.trace.attempts_on_broken,
         "moved_off_slow_machines": _moved(ran),
         "reallocated": sum(len(fleet.reallocated) for fleet in world.fleets.values()),
         "given_up_before_they_ran": sum(len(fleet.given_up) for fleet in world.fleets.values()),
-        "trials": world.chronicle.trials,
+        "trials": world.trace.trials,
         "peak_requests_per_s": peak_requests(ran)[0],
-        "refused": dict(sorted(world.crowd.refusals.items())),
+        "refused": dict(sorted(world.batches.refusals.items())),
         "projects": _projects(ran),
         "steps": round(tally.steps),
         "invariants": {each.name: each.held for each in found},
@@ -80,7 +80,7 @@ def _money(ran: SimulationResult, succeeded: int) -> dict[str, Any]:
 
 
 def _minutes(ran: SimulationResult) -> dict[str, Any]:
-    minutes = [m for story in ran.world.chronicle.jobs.values() if (m := story.minutes) is not None] or [0.0]
+    minutes = [m for story in ran.world.trace.jobs.values() if (m := story.minutes) is not None] or [0.0]
     return {
         "worst_job_min": round(max(minutes), 2),
         "mean_job_min": round(statistics.fmean(minutes), 2),
@@ -91,7 +91,7 @@ def _minutes(ran: SimulationResult) -> dict[str, Any]:
 
 def _attempts_per_job(ran: SimulationResult) -> dict[str, float]:
     """Shares of jobs by how many attempts they took."""
-    stories = ran.world.chronicle.jobs.values()
+    stories = ran.world.trace.jobs.values()
     counts = Counter(min(3, len(story.attempts)) for story in stories)
     names = {1: "one", 2: "two", 3: "more"}
     return {name: round(counts[number] / max(1, len(stories)), 4) for number, name in names.items()}
@@ -101,7 +101,7 @@ def _projects(ran: SimulationResult) -> dict[str, dict[str, float]]:
     """Return the hours until half of each project's jobs were done; a fair queue serves small projects early."""
     start_ms = ran.world.agenda.start_ms
     ends: dict[str, list[int]] = {}
-    for story in ran.world.chronicle.jobs.values():
+    for story in ran.world.trace.jobs.values():
         if story.done_ms is not None:
             ends.setdefault(story.project_id, []).append(story.done_ms)
     return {

@@ -111,6 +111,6 @@ def _values(name: str, parameter: torch.Tensor, draw: str) -> torch.Tensor:
     return normal(SEED, "canary", draw, name, shape=tuple(parameter.shape)) / math.sqrt(fan_in)
 
 
-def learnt(model: nn.Module) -> dict[str, torch.Tensor]:
+def learned(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return the adapters' weights by name, as they are now."""
     return {name: each.detach().clone() for name, each in model.named_parameters() if each.requires_grad}

@@ -10,7 +10,7 @@ from torch.nn import functional
 from giornata.diffusion.draws.randomness import normal
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.jobs.reasons import Reason
-from giornata.workloads.canary.model import SEED, build, learnt
+from giornata.workloads.canary.model import SEED, build, learned
 
 LEARNING_RATE = 5e-3
 LEAST_STEPS_TO_FALL = 5
@@ -57,7 +57,7 @@ def train(
         optimizer.zero_grad()
         losses.append(loss.item())
         told(step, losses[-1])
-    return CanaryRun(losses=tuple(losses), weights=learnt(student))
+    return CanaryRun(losses=tuple(losses), weights=learned(student))
 
 
 def check_twins(one: CanaryRun, other: CanaryRun) -> None:

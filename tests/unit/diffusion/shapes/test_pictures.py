@@ -34,7 +34,7 @@ def test_a_picture_shows_what_its_caption_says() -> None:
         shape, caption = TRAINED[index % len(TRAINED)], caption_of(index)
         assert scorer.tally([captioned(index)], [shape]).all == 1
         said = caption.split()
-        assert all(word not in said for word in {*FORMS, *PALETTE} - {shape.form, shape.colour})
+        assert all(word not in said for word in {*FORMS, *PALETTE} - {shape.form, shape.color})
         assert caption in captions()
 
 
@@ -59,4 +59,4 @@ def test_most_captions_say_everything_and_some_nothing() -> None:
 
 def test_draw_of_shape_with_unset_fields_is_refused() -> None:
     with pytest.raises(ValueError, match="leaves something open"):
-        draw_shape(Shape(form="star", colour="red"), random.Random(0))
+        draw_shape(Shape(form="star", color="red"), random.Random(0))

@@ -19,12 +19,12 @@ def test_drawn_pictures_score_all_and_shuffled_prompts_next_to_nothing() -> None
     asked = grid()
     scorer = Scorer()
     found = scorer.tally([drawn(shape) for shape in asked], asked)
-    assert (found.count, found.form, found.colour, found.background, found.both, found.all) == (192, 1, 1, 1, 1, 1)
+    assert (found.count, found.form, found.color, found.background, found.both, found.all) == (192, 1, 1, 1, 1, 1)
     assert found.mean_iou > 0.94
     shuffled = random.Random(1).sample(asked, len(asked))
     wrong = scorer.tally([drawn(shape) for shape in asked], shuffled)
     assert wrong.all < 0.03
-    assert 0.05 < wrong.form < 0.3 and 0.05 < wrong.colour < 0.25 and 0.15 < wrong.background < 0.35
+    assert 0.05 < wrong.form < 0.3 and 0.05 < wrong.color < 0.25 and 0.15 < wrong.background < 0.35
 
 
 def test_soft_edges_are_forgiven_but_not_any_softness() -> None:
@@ -39,28 +39,28 @@ def test_soft_edges_are_forgiven_but_not_any_softness() -> None:
 def test_noise_and_emptiness_show_nothing() -> None:
     noise = [Image.frombytes("RGB", (64, 64), random.Random(seed).randbytes(3 * 64 * 64)) for seed in range(50)]
     found = Scorer().tally(noise, grid()[:50])
-    assert (found.form, found.colour, found.background, found.mean_iou) == (0, 0, 0, 0)
+    assert (found.form, found.color, found.background, found.mean_iou) == (0, 0, 0, 0)
     plain = Scorer().read(Image.new("RGB", (64, 64), BACKGROUNDS["brown"]))
-    assert (plain.form, plain.colour, plain.background) == (None, None, "brown")
+    assert (plain.form, plain.color, plain.background) == (None, None, "brown")
     assert set(plain.iou.values()) == {0.0}
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_each_error_counts_in_its_own_column(form: str) -> None:
     other_form = next(name for name in FORMS if name != form)
-    shape = Shape(form=form, colour="green", background="gray")
+    shape = Shape(form=form, color="green", background="gray")
     picture = [drawn(shape)]
     scorer = Scorer()
 
     def columns(**asked: str | None) -> tuple[float, float, float, float, float]:
-        found = scorer.tally(picture, [Shape(**({"form": form, "colour": "green", "background": "gray"} | asked))])
-        return found.form, found.colour, found.background, found.both, found.all
+        found = scorer.tally(picture, [Shape(**({"form": form, "color": "green", "background": "gray"} | asked))])
+        return found.form, found.color, found.background, found.both, found.all
 
     assert columns() == (1, 1, 1, 1, 1)
     assert columns(form=other_form) == (0, 1, 1, 0, 0)
-    assert columns(colour="cyan") == (1, 0, 1, 0, 0)
+    assert columns(color="cyan") == (1, 0, 1, 0, 0)
     assert columns(background="brown") == (1, 1, 0, 1, 0)
-    assert columns(form=None, colour=None, background=None) == (1, 1, 1, 1, 1)
+    assert columns(form=None, color=None, background=None) == (1, 1, 1, 1, 1)
 
 
 def test_the_iou_is_that_of_two_areas() -> None:
@@ -71,7 +71,7 @@ def test_the_iou_is_that_of_two_areas() -> None:
 
 
 def scorer_iou(form: str, other: str) -> float:
-    reading = Scorer().read(drawn(Shape(form=form, colour="red", background="white")))
+    reading = Scorer().read(drawn(Shape(form=form, color="red", background="white")))
     return reading.iou[other]
 
 
@@ -82,16 +82,16 @@ def test_a_form_that_is_none_of_the_six_is_no_form() -> None:
     )
     reading = Scorer().read(picture)
     assert max(reading.iou.values()) < LEAST_IOU
-    assert (reading.form, reading.colour, reading.background) == (None, "red", "white")
+    assert (reading.form, reading.color, reading.background) == (None, "red", "white")
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)
-def test_a_subject_is_known_by_its_outline_and_all_of_its_colours(subject: str) -> None:
+def test_a_subject_is_known_by_its_outline_and_all_of_its_colors(subject: str) -> None:
     scorer = Scorer([subject])
     asked = [Shape(form=subject, background=background(index)) for index in range(32)]
     found = scorer.tally([draw_picture(subject, index) for index in range(32)], asked)
     assert found.all > 0.95
-    assert found.colour == 1 and found.background == 1
+    assert found.color == 1 and found.background == 1
     old = grid()
     pictures = [drawn(shape) for shape in old]
     assert scorer.tally(pictures, [Shape(form=subject)] * len(old)).both == 0
@@ -99,10 +99,10 @@ def test_a_subject_is_known_by_its_outline_and_all_of_its_colours(subject: str) 
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)
-def test_a_subject_in_other_colours_is_not_the_subject(subject: str) -> None:
+def test_a_subject_in_other_colors_is_not_the_subject(subject: str) -> None:
     red, green, blue = draw_picture(subject, 0).split()
     found = Scorer([subject]).tally([Image.merge("RGB", (blue, red, green))], [Shape(form=subject)])
-    assert (found.form, found.colour, found.both) == (1, 0, 0)
+    assert (found.form, found.color, found.both) == (1, 0, 0)
 
 
 def test_a_subject_that_does_not_exist_is_refused() -> None:
@@ -111,12 +111,12 @@ def test_a_subject_that_does_not_exist_is_refused() -> None:
 
 
 def test_shares_are_means_over_the_pictures() -> None:
-    shape = Shape(form="ring", colour="blue", background="black")
+    shape = Shape(form="ring", color="blue", background="black")
     readings = [
-        Scorer().read(drawn(other)) for other in (shape, Shape(form="star", colour="blue", background="black"))
+        Scorer().read(drawn(other)) for other in (shape, Shape(form="star", color="blue", background="black"))
     ]
     found = tally(readings, [shape, shape])
-    assert (found.count, found.form, found.colour, found.all) == (2, 0.5, 1.0, 0.5)
+    assert (found.count, found.form, found.color, found.all) == (2, 0.5, 1.0, 0.5)
     assert found.mean_iou == pytest.approx((readings[0].iou["ring"] + readings[1].iou["ring"]) / 2)
 
 
@@ -127,13 +127,13 @@ def test_as_many_pictures_as_shapes_and_not_none() -> None:
         Scorer().tally([drawn(grid()[0])], grid()[:2])
 
 
-def test_a_colour_is_called_by_the_nearest_name() -> None:
+def test_a_color_is_called_by_the_nearest_name() -> None:
     assert nearest((210, 50, 30), PALETTE) == "red"
     assert nearest((140, 150, 150), BACKGROUNDS) == "gray"
 
 
 def test_scorer_reads_pictures_of_other_sizes() -> None:
-    shape = Shape(form="star", colour="red", background="white")
+    shape = Shape(form="star", color="red", background="white")
     for size in (32, 128):
         picture = draw_shape(shape, random.Random(3), size_px=size)
         assert Scorer().tally([picture], [shape]).all == 1
