@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from giornata.control.context import GovernedFleet
-from giornata.simulate.crowd import RequestBatches
+from giornata.simulate.batches import RequestBatches
 from giornata.simulate.draws import rng
 from giornata.simulate.installation import Installation, counts_of, installed
 from giornata.simulate.node import ModeledNode

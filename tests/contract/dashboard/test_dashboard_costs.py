@@ -49,8 +49,8 @@ class PageCost:
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Furnished]:
     """A house with many jobs, nodes, keys, checkpoints, sheets and audits."""
-    with furnished(tmp_path_factory.mktemp("crowded")) as house:
-        ctx = house.served.ctx
+    with furnished(tmp_path_factory.mktemp("crowded")) as installation:
+        ctx = installation.served.ctx
         owner = Caller(project_id=PROJECT, scopes=Scope.ADMIN.reach, key_id="key_owner")
         for number in range(MANY):
             submit(ctx, owner, SubmitJob(kind="x-count", spec={"steps": number}), None)
@@ -58,8 +58,8 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Furnished]:
             node = NodeInfo(node_id=f"node_{number + 100:08d}", machine_id=f"crowd-{number}", name=f"crowd-{number}")
             claim_once(ctx, NODE, Claim(request_id=f"request-{number:06d}", node=node, kinds=("x-other",)))
         with ctx.store.begin() as tx:
-            _crowd_job(tx.connection, house.done_job)  # type: ignore[attr-defined]
-        yield house
+            _crowd_job(tx.connection, installation.done_job)  # type: ignore[attr-defined]
+        yield installation
 
 
 def _crowd_job(connection: sa.Connection, job_id: str) -> None:

@@ -54,12 +54,12 @@ def submitted(browser: Browser, path: str, fields: dict[str, str | list[str]] | 
     return browser.call("POST", path, data={"csrf": browser.csrf_token} | (fields or {}))
 
 
-def spot(house: Furnished) -> Fleet:
-    return read_fleet(house.served.app.state.context, OPERATOR, "spot")
+def spot(installation: Furnished) -> Fleet:
+    return read_fleet(installation.served.app.state.context, OPERATOR, "spot")
 
 
-def jobs_of(house: Furnished) -> list[Job]:
-    page = list_jobs(house.served.ctx, OWNER, states=(), labels={}, kind=None, cursor=None, limit=50)
+def jobs_of(installation: Furnished) -> list[Job]:
+    page = list_jobs(installation.served.ctx, OWNER, states=(), labels={}, kind=None, cursor=None, limit=50)
     return list(page.items)
 
 

@@ -143,7 +143,7 @@ def test_another_project_gets_neither_pictures_nor_jobs_nor_sweeps(studio: Studi
 def test_the_field_of_the_base_model_offers_registered_bases_and_no_other_models(studio: Studio) -> None:
     row = {"project_id": PROJECT, "sha256": None, "size_bytes": 1, "source": "hub", "reference": "some/base"}
     row |= {"family": "sdxl", "pinned": False, "shared": False, "created_at_ms": 1, "used_at_ms": 1}
-    with studio.house.served.ctx.store.begin() as tx:
+    with studio.installation.served.ctx.store.begin() as tx:
         for name, kind in (("our <base>", "base"), ("our-vae", "vae")):
             assert tx.models.add(ModelRecord(name=name, kind=kind, **row))
     text = studio.browser("member").call("GET", f"{HERE}/generate").text

@@ -132,24 +132,24 @@ def test_an_operator_sees_the_use_of_billed_time_by_fleet_in_words_and_shares(tm
 
 
 def test_an_operator_reads_why_the_oldest_job_waits_and_what_is_wrong_with_fleets(tmp_path: Path) -> None:
-    with furnished(tmp_path) as house:
-        ctx, path = house.served.ctx, pages_of(house)["operator-queue"]
+    with furnished(tmp_path) as installation:
+        ctx, path = installation.served.ctx, pages_of(installation)["operator-queue"]
         with ctx.store.begin() as tx:
             tx.fleets.update("spot", trouble="the provider's <b>quota</b> is used up")
             first, *_ = tx.fleets.instances("spot")
             tx.fleets.put_instance(replace(first, trouble="no capacity in this region"))
-        operator = browser_of(house.served, house.operator)
+        operator = browser_of(installation.served, installation.operator)
         text = operator.call("GET", path).text
-        assert f'href="/dashboard/projects/{PROJECT}/jobs/{house.waiting_job}"' in text
+        assert f'href="/dashboard/projects/{PROJECT}/jobs/{installation.waiting_job}"' in text
         of_studio = replace(OPERATOR, project_id=PROJECT)
-        because = get_job(ctx, of_studio, house.waiting_job).waiting_because
+        because = get_job(ctx, of_studio, installation.waiting_job).waiting_because
         assert because and f"<strong>It waits:</strong> {escape(because)}." in text
         assert re.search(r">spot</a>: \d wanted, 3 there", text)
         assert "the provider&#39;s &lt;b&gt;quota&lt;/b&gt; is used up" in text
-        fleet = operator.call("GET", pages_of(house)["operator-one-fleet"]).text
+        fleet = operator.call("GET", pages_of(installation)["operator-one-fleet"]).text
         assert all("no capacity in this region" in each for each in (text, fleet)), "the words of the page Fleet"
-        assert f'hx-get="{path}"' in operator.call("GET", pages_of(house)["operator-home"]).text
-        cancel(ctx, of_studio, house.waiting_job)
+        assert f'hx-get="{path}"' in operator.call("GET", pages_of(installation)["operator-home"]).text
+        cancel(ctx, of_studio, installation.waiting_job)
         ctx.memory.remember_gauges(read_gauges(ctx), at_ms=ctx.clock.now_ms())
         assert "No job waits." in operator.call("GET", path).text
 

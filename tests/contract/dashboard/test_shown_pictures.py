@@ -37,7 +37,7 @@ class Card:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Furnished]:
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Furnished]:
     with furnished(tmp_path_factory.mktemp("shown")) as made:
         real = SandboxedPictures(limits=PictureLimits())
         made.served.app.state.context = replace(made.served.app.state.context, pictures=real)
@@ -45,8 +45,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Furnished]:
 
 
 @pytest.fixture(scope="module")
-def member(house: Furnished) -> Browser:
-    return browser_of(house.served, house.member)
+def member(installation: Furnished) -> Browser:
+    return browser_of(installation.served, installation.member)
 
 
 def file_of(width: int, height: int, kind: str = "PNG", *, orientation: int = 1) -> bytes:
@@ -60,8 +60,8 @@ def file_of(width: int, height: int, kind: str = "PNG", *, orientation: int = 1)
     return buffer.getvalue()
 
 
-def card_of(house: Furnished, member: Browser, content: bytes, **fields: str) -> Card:
-    added = json.dumps([{"sha256": have(house.served.ctx, ANN, content), "name": "one"}])
+def card_of(installation: Furnished, member: Browser, content: bytes, **fields: str) -> Card:
+    added = json.dumps([{"sha256": have(installation.served.ctx, ANN, content), "name": "one"}])
     form = urlencode({"csrf": member.csrf_token, "added": added, "instance_prompt": "sks", **fields})
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     text = member.call("POST", f"{HERE}/train/pictures", content=form, headers=headers).text
@@ -82,8 +82,8 @@ def is_centered_part(card: Card) -> bool:
     return in_the_middle and touches and same_shape
 
 
-def test_a_landscape_is_cut_to_a_bucket_of_its_shape(house: Furnished, member: Browser) -> None:
-    card = card_of(house, member, file_of(2000, 1100), more=BUCKETS)
+def test_a_landscape_is_cut_to_a_bucket_of_its_shape(installation: Furnished, member: Browser) -> None:
+    card = card_of(installation, member, file_of(2000, 1100), more=BUCKETS)
     assert card.size == (2000, 1100)
     assert card.trained[0] > card.trained[1]
     assert all(side % 64 == 0 for side in card.trained)
@@ -93,34 +93,40 @@ def test_a_landscape_is_cut_to_a_bucket_of_its_shape(house: Furnished, member: B
     assert "turned" not in card.words
 
 
-def test_a_landscape_without_buckets_is_cut_to_a_square_from_its_middle(house: Furnished, member: Browser) -> None:
-    card = card_of(house, member, file_of(2000, 1100))
+def test_a_landscape_without_buckets_is_cut_to_a_square_from_its_middle(
+    installation: Furnished, member: Browser
+) -> None:
+    card = card_of(installation, member, file_of(2000, 1100))
     assert card.trained == (1024, 1024)
     assert card.crop == (450, 0, 1100, 1100)
 
 
-def test_a_picture_that_was_held_sideways_is_turned_upright_and_says_so(house: Furnished, member: Browser) -> None:
-    card = card_of(house, member, file_of(1800, 1200, "JPEG", orientation=6), more=BUCKETS)
+def test_a_picture_that_was_held_sideways_is_turned_upright_and_says_so(
+    installation: Furnished, member: Browser
+) -> None:
+    card = card_of(installation, member, file_of(1800, 1200, "JPEG", orientation=6), more=BUCKETS)
     assert card.size == (1200, 1800)
     assert card.trained[0] < card.trained[1]
     assert "turned upright" in card.words
     assert is_centered_part(card)
 
 
-def test_a_small_picture_says_how_much_it_is_enlarged(house: Furnished, member: Browser) -> None:
-    card = card_of(house, member, file_of(320, 320), more='{"resolution": 1024}')
+def test_a_small_picture_says_how_much_it_is_enlarged(installation: Furnished, member: Browser) -> None:
+    card = card_of(installation, member, file_of(320, 320), more='{"resolution": 1024}')
     assert (card.trained, card.crop) == ((1024, 1024), (0, 0, 320, 320))
     assert "enlarged 3.2×" in card.words
-    as_it_is = card_of(house, member, file_of(320, 320), more='{"enable_bucket": true, "bucket_no_upscale": true}')
+    as_it_is = card_of(
+        installation, member, file_of(320, 320), more='{"enable_bucket": true, "bucket_no_upscale": true}'
+    )
     assert (as_it_is.trained, "enlarged" in as_it_is.words) == ((320, 320), False)
 
 
-def test_a_preset_decides_at_which_size_a_picture_is_trained(house: Furnished, member: Browser) -> None:
+def test_a_preset_decides_at_which_size_a_picture_is_trained(installation: Furnished, member: Browser) -> None:
     sizes = {name: started_from(name, {}).get("resolution", 1024) for name in PRESETS}
     for name, resolution in sizes.items():
-        card = card_of(house, member, file_of(1500, 1500), preset=name)
+        card = card_of(installation, member, file_of(1500, 1500), preset=name)
         assert card.trained == (resolution, resolution), name
-    own = card_of(house, member, file_of(1500, 1500), preset=next(iter(PRESETS)), more='{"resolution": 768}')
+    own = card_of(installation, member, file_of(1500, 1500), preset=next(iter(PRESETS)), more='{"resolution": 768}')
     assert own.trained == (768, 768), "a field of the form wins"
 
 
@@ -136,12 +142,12 @@ def test_a_preset_decides_at_which_size_a_picture_is_trained(house: Furnished, m
     ],
 )
 def test_a_browser_gets_each_format_as_one_that_it_shows(
-    house: Furnished, member: Browser, kind: str, media_type: str, width: int
+    installation: Furnished, member: Browser, kind: str, media_type: str, width: int
 ) -> None:
     content = file_of(1400, 700, kind)
-    card = card_of(house, member, content)
+    card = card_of(installation, member, content)
     assert card.size == (1400, 700)
-    sent = member.call("GET", f"{HERE}/uploaded/{have(house.served.ctx, ANN, content)}")
+    sent = member.call("GET", f"{HERE}/uploaded/{have(installation.served.ctx, ANN, content)}")
     assert (sent.status_code, sent.headers["content-type"]) == (200, media_type)
     with Image.open(io.BytesIO(sent.content)) as shown:
         assert shown.size == (width, width // 2)
@@ -150,17 +156,19 @@ def test_a_browser_gets_each_format_as_one_that_it_shows(
         assert all(abs(one - other) < 25 for one, other in zip(found, wanted, strict=True)), kind
 
 
-def test_a_preview_is_upright_and_a_file_that_is_none_has_no_preview(house: Furnished, member: Browser) -> None:
-    turned = have(house.served.ctx, ANN, file_of(1200, 600, "TIFF", orientation=6))
+def test_a_preview_is_upright_and_a_file_that_is_none_has_no_preview(
+    installation: Furnished, member: Browser
+) -> None:
+    turned = have(installation.served.ctx, ANN, file_of(1200, 600, "TIFF", orientation=6))
     sent = member.call("GET", f"{HERE}/uploaded/{turned}")
     with Image.open(io.BytesIO(sent.content)) as shown:
         assert shown.size == (512, 1024)
     for broken in (b"\0\0\0\x18ftypheic\0\0\0\0heicmif1" + bytes(99), b"II*\0" + bytes(50)):
-        sha256 = have(house.served.ctx, ANN, broken)
+        sha256 = have(installation.served.ctx, ANN, broken)
         assert member.call("GET", f"{HERE}/uploaded/{sha256}").status_code == 404
 
 
-def test_bytes_that_are_no_picture_are_sent_to_no_browser(house: Furnished, member: Browser) -> None:
+def test_bytes_that_are_no_picture_are_sent_to_no_browser(installation: Furnished, member: Browser) -> None:
     for content in (b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%PDF-1.7", b"GIF", b"xxxxftypavix"):
-        sha256 = have(house.served.ctx, ANN, content)
+        sha256 = have(installation.served.ctx, ANN, content)
         assert member.call("GET", f"{HERE}/uploaded/{sha256}").status_code == 404, content

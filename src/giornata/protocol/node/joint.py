@@ -59,7 +59,7 @@ LINEAR_TARGETS = ("to_q", "to_k", "to_v", "to_out.0", "ff.net.0.proj", "ff.net.2
 """Ends of names of layers that are linear in every UNet of the SDXL and SD 1.5 families."""
 
 RANK_CEILINGS = (16, 32, 64, 128, 256, 512)
-"""Ranks to which smaller ones are padded. The ceiling is part of the key: no neighbour decides on a job's padding."""
+"""Ranks to which smaller ones are padded. The ceiling is part of the key: no neighbor decides on a job's padding."""
 
 
 def why_solo(spec: TrainSpec) -> tuple[str, ...]:
