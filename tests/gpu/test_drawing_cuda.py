@@ -14,8 +14,8 @@ from giornata.diffusion.base.models import ModelLocation, load_model
 from giornata.diffusion.draws.determinism import fix_determinism
 from giornata.diffusion.sampling import initial_latents
 from giornata.diffusion.sampling.attention import look_up_attention_once
-from giornata.diffusion.sampling.decoded import picture_of
 from giornata.diffusion.sampling.denoising import Denoiser
+from giornata.diffusion.sampling.picture_decoder import PictureDecoder
 from giornata.diffusion.sampling.row_schedule import RowSchedule
 from giornata.diffusion.sampling.rows import DenoisingRow
 from giornata.diffusion.shapes.model import copy_drawing_model
@@ -95,7 +95,8 @@ def test_evaluations_run_ahead_of_the_device_and_stay_finite_in_half_precision(m
     latents_R1CHW = torch.stack([row.latents_1CHW for row in rows])
     assert latents_R1CHW.dtype == dtype
     assert torch.isfinite(latents_R1CHW).all()
-    assert all(np.ptp(np.asarray(picture_of(base, row.latents_1CHW))) > 0 for row in rows)
+    pictures = [PictureDecoder(base).picture(row.latents_1CHW) for row in rows]
+    assert all(np.ptp(np.asarray(picture)) > 0 for picture in pictures)
 
 
 def _row(base: Any, wanted: Wanted) -> DenoisingRow:
