@@ -58,6 +58,11 @@ def sha256(content: str, conditions: Mapping[str, Any] = HERE) -> str:
 @pytest.fixture
 def rig(rig: StoreRig) -> StoreRig:
     """Every stretch is audited."""
+    return audited_always(rig)
+
+
+def audited_always(rig: StoreRig) -> StoreRig:
+    """The rig, with Ann's project and dataset, in which every stretch is audited."""
     rig.ctx = replace(rig.ctx, policy=replace(rig.ctx.policy, audits=ALWAYS))
     rig.add_project("ann")
     with rig.store.begin() as tx:
