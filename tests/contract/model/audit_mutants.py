@@ -43,14 +43,4 @@ AUDIT_MUTANTS = (
             ),
         ),
     ),
-    Mutant(
-        name="a retry goes on from what the job before it lost to an audit",
-        patches=(
-            Patch(
-                file="control/attempts/auditing/follow_doubt.py",
-                old="    left = list(doubted)\n",
-                new="    left: list[DoubtedJob] = []\n",
-            ),
-        ),
-    ),
 )

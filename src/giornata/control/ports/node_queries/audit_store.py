@@ -152,6 +152,11 @@ class Audits(Protocol):
         to a training job, are left out.
         """
 
+    def had_others(self, attempt_id: str, *, within_ms: int, until_ms: int) -> bool:
+        """Return True when the attempt's node had another attempt before `until_ms` that had not ended `within_ms`
+        before this one began.
+        """
+
     def give_up(self, job_id: str, *, message: str, at_ms: int) -> frozenset[str]:
         """Decide the open audits of a job that is deleted without a verdict, and let go of all bytes that its audits
         keep; return their hashes.
