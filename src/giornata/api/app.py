@@ -39,7 +39,6 @@ from giornata.api.requests.body_limits import DATASETS_PATH, ORDER_PATHS, BodyLi
 from giornata.api.requests.connection import BodyPace
 from giornata.api.requests.known_query import KnownQuery, only_known_query
 from giornata.api.requests.lists import Lists
-from giornata.api.requests.request_limits import NAMES
 from giornata.api.settings import ApiSettings
 from giornata.api.sign_in_routes import device, oidc, sessions, sign_in_pages
 from giornata.api.wakeup import ConnectionQuota, Wakeup
@@ -52,6 +51,7 @@ from giornata.control.context import Context
 from giornata.control.jobs.submission.submit import JobRequest, submit_each
 from giornata.control.loops import LoopStatus
 from giornata.control.monitoring import StorageCheck, read_gauges
+from giornata.web.request_limits import NAMES
 
 DESCRIPTION = """Fine-tunes SDXL LoRAs on GPUs that may vanish at any moment.
 

@@ -16,7 +16,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from giornata import __version__
 from giornata.api.replies.problems import internal_problem, respond
-from giornata.api.requests.request_limits import SCOPE_KEY
 from giornata.api.timings import ClaimTimes, JobTimes, RequestTimes, kind_label
 from giornata.control.loops import LoopStatus
 from giornata.control.memory.durations import Durations
@@ -30,6 +29,7 @@ from giornata.domain.jobs.job import JobState
 from giornata.domain.machines.health import MachineState
 from giornata.domain.telemetry import request_id as log_request_id
 from giornata.protocol.project.admin import NodeState
+from giornata.web.request_limits import SCOPE_KEY
 
 LoopsStatus = Callable[[], Sequence[LoopStatus]]
 OF_ATTEMPT, OF_JOB = "/v1/node/attempts/{attempt_id}", "/v1/jobs/{job_id}"

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from giornata.dashboard.rendering import render_bare
 from giornata.dashboard.visit import ROOT
 from giornata.domain.errors import Forbidden, GiornataError, InvalidInput, Unauthenticated
-from giornata.web.error_status import status_of
+from giornata.web.error_status import status_of, wait_header
 
 log = logging.getLogger("giornata.dashboard")
 SIGN_IN = f"{ROOT}/sign-in"
@@ -29,7 +29,9 @@ def on_domain_error(request: Request, error: Exception) -> Response:
     if status == HTTPStatus.NOT_FOUND:
         return _refused(request, status, NOT_FOUND)
     faults = error.faults if isinstance(error, InvalidInput) else ()
-    return _refused(request, status, error.public, faults)
+    response = _refused(request, status, error.public, faults)
+    response.headers.update(wait_header(error))
+    return response
 
 
 def on_http_error(request: Request, error: Exception) -> Response:

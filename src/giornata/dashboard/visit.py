@@ -20,6 +20,7 @@ from giornata.control.context import Context
 from giornata.domain.errors import Fault, InvalidInput, Unauthenticated
 from giornata.protocol.account.people import CSRF_HEADER, Me
 from giornata.protocol.project.admin import ROOT_PROJECT, Scope
+from giornata.web.request_limits import count_in_thread
 from giornata.web.session_cookies import session_secret
 
 ROOT = "/dashboard"
@@ -135,8 +136,9 @@ def _answered(request: Request, form: SubmittedForm, verb: Verb) -> Response:
 
 def visitor(request: Request, form: SubmittedForm = SubmittedForm()) -> Visit:
     """Return the request with the person behind it; of one that changes something the CSRF token is checked.
+    The request counts against the limits of the project and of the session.
 
-    Raises Unauthenticated, Forbidden.
+    Raises Unauthenticated, Forbidden, RateLimited.
     """
     ctx: Context = request.app.state.context
     secret = session_secret(request)
@@ -145,6 +147,7 @@ def visitor(request: Request, form: SubmittedForm = SubmittedForm()) -> Visit:
     if request.method not in {"GET", "HEAD"}:
         require_csrf(secret, form.get(CSRF_FIELD) or request.headers.get(CSRF_HEADER))
     caller = signed_in(ctx, secret, request.path_params.get("project_id"))
+    count_in_thread(request.scope, ctx, caller)
     me = read_me(ctx, caller)
     if me.user is None:
         raise Unauthenticated(REFUSAL)

@@ -11,6 +11,7 @@ from giornata.control.ports.node_queries import audit_store
 from giornata.control.ports.node_queries.audit_store import (
     AuditRun,
     CheckpointCommit,
+    FileReader,
     NodeConditions,
     ReplayAuditRow,
     TaintedJob,
@@ -20,10 +21,10 @@ from giornata.domain.fleets.starts import NodeStart
 from giornata.domain.jobs.audits import AuditState
 from giornata.protocol.events import EventType
 from giornata.protocol.project.admin import ROOT_PROJECT
-from giornata.protocol.specs import AUDIT_KIND
+from giornata.protocol.specs import AUDIT_KIND, OF_TRAINING
 from giornata.store.database.rows import Queries
 from giornata.store.machines.node_reads import replaced
-from giornata.store.schema import attempts, audits, blobs, events, jobs, ledger, metrics, nodes
+from giornata.store.schema import attempts, audits, blobs, events, job_inputs, jobs, ledger, metrics, nodes
 
 CHANGES = ("sha256", "state", "message", "runs", "guilty_machine_id", "decided_at_ms")
 _COLUMNS = [audits.c[name] for name in ReplayAuditRow.__slots__]
@@ -142,6 +143,47 @@ class Audits(Queries, audit_store.Audits):
         for row in self._connection.execute(query):
             found[row.job_id].append(row.id)
         return [TaintedJob(job_id=job_id, attempt_ids=tuple(ids)) for job_id, ids in found.items()]
+
+    def retries(self, job_id: str, *, after_step: int) -> Sequence[str]:
+        its = attempts.c.job_id == jobs.c.id
+        began = sa.exists().where(its)
+        began_before = sa.exists().where(its, attempts.c.start_step <= after_step)
+        query = sa.select(jobs.c.id).where(
+            jobs.c.retry_of == job_id,
+            jobs.c.kind == "train",
+            jobs.c.deleted_at_ms.is_(None),
+            began | (jobs.c.committed_step > after_step),
+            ~began_before,
+        )
+        return list(self._connection.scalars(query.order_by(jobs.c.id)))
+
+    def readers(self, project_id: str, sha256s: Sequence[str], *, limit: int) -> Sequence[FileReader]:
+        found: dict[str, FileReader] = {}
+        for first in range(0, len(sha256s), AT_ONCE):
+            some = job_inputs.c.sha256.in_(sha256s[first : first + AT_ONCE])
+            query = (
+                sa.select(jobs.c.id, jobs.c.project_id, job_inputs.c.role, job_inputs.c.sha256)
+                .join(jobs, jobs.c.id == job_inputs.c.job_id)
+                .where(job_inputs.c.project_id == project_id, some)
+                .where(jobs.c.kind.not_in(OF_TRAINING), jobs.c.deleted_at_ms.is_(None))
+                .order_by(jobs.c.created_at_ms.desc(), jobs.c.id, job_inputs.c.role)
+                .limit(limit)
+            )
+            for job_id, of_project, role, sha256 in self._connection.execute(query):
+                reader = FileReader(job_id=job_id, project_id=of_project, role=role, sha256=sha256)
+                found.setdefault(job_id, reader)
+        return list(found.values())[:limit]
+
+    def had_others(self, attempt_id: str, *, within_ms: int, until_ms: int) -> bool:
+        other = attempts.alias()
+        beside = (
+            (other.c.node_id == attempts.c.node_id)
+            & (other.c.id != attempts.c.id)
+            & (other.c.started_at_ms <= until_ms)
+            & (other.c.ended_at_ms.is_(None) | (other.c.ended_at_ms >= attempts.c.started_at_ms - within_ms))
+        )
+        query = sa.select(other.c.id).select_from(attempts.join(other, beside)).where(attempts.c.id == attempt_id)
+        return self._connection.scalar(query.limit(1)) is not None
 
     def give_up(self, job_id: str, *, message: str, at_ms: int) -> frozenset[str]:
         mine = (audits.c.job_id == job_id) & (audits.c.sha256.is_not(None) | audits.c.decided_at_ms.is_(None))

@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import sqlalchemy as sa
 
+from giornata.control.ports.node_queries.work_rows import INHERITED
 from giornata.control.ports.user_queries import import_store
 from giornata.control.ports.user_queries.import_store import (
     ArtifactToImport,
@@ -18,7 +19,6 @@ from giornata.control.ports.user_queries.records import JobRecord
 from giornata.domain.generation.picture import PictureState
 from giornata.domain.jobs.job import IMPORTED_FROM
 from giornata.store.database.rows import Queries, insert_for, insert_rows
-from giornata.store.jobs.submission import INHERITED
 from giornata.store.schema import artifacts as artifacts_table
 from giornata.store.schema import attempts, events, jobs, logs, picture_orders, pictures
 from giornata.store.schema import checkpoints as checkpoints_table

@@ -1,4 +1,4 @@
-"""The HTTP status of each error of ours."""
+"""The HTTP status of each error of ours, and when a refused request may come again."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -61,6 +61,11 @@ STATUS: Mapping[type[GiornataError], HTTPStatus] = MappingProxyType(
         GiornataError: HTTPStatus.INTERNAL_SERVER_ERROR,
     }
 )
+
+
+def wait_header(error: GiornataError) -> dict[str, str]:
+    """Return the header that says when the same request may succeed, where the error knows it."""
+    return {"Retry-After": str(error.retry_after_s)} if isinstance(error, RateLimited | SignInDelayed) else {}
 
 
 def status_of(error: GiornataError) -> HTTPStatus:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -17,6 +18,7 @@ from cryptography.x509.oid import NameOID
 from tests.fixtures.diagnosis import Examine, ShiftedWallClock, careless_server, examined_at, findings_of
 from tests.fixtures.fleets import ToyFleet, governed, with_fleets
 from tests.fixtures.served import Served, a_dataset
+from tests.fixtures.store_rig import StoreRig
 from tests.system.faults.own_mounts import own_mounts
 from typer.testing import CliRunner
 
@@ -24,8 +26,10 @@ from giornata.api.app import create_app
 from giornata.api.server import HttpServer, listen
 from giornata.cli.main import app
 from giornata.cli.maintenance.doctor.examine import CHECKS, examine
+from giornata.cli.maintenance.doctor.examined import DoctorLimits
 from giornata.cli.maintenance.doctor.findings import Harm
 from giornata.cli.operate.composition import write_server_file
+from giornata.control.attempts.auditing.audit_results import OWN_CONDITIONS
 from giornata.control.attempts.ending.lapse import lapse_leases
 from giornata.control.audit_log.chain import chain_rows
 from giornata.control.fleets.reconcile import reconcile_fleet
@@ -37,6 +41,7 @@ from giornata.domain.fleets.fleet_plan import ScalingPolicy
 from giornata.protocol.node.work import Claim, NodeInfo
 from giornata.protocol.project.webhook_endpoints import ChangeWebhook, CreateWebhook
 from giornata.store.database.transfer_marks import STATE, TARGET, marks
+from giornata.store.schema import audits
 
 HOUR_S = 3600.0
 
@@ -164,6 +169,37 @@ def test_events_and_deliveries_of_webhooks_that_no_loop_handles_are_found(look: 
     assert "due deliveries of webhooks have waited" in found.message
     owner.change_webhook(hook.id, ChangeWebhook(enabled=False))
     assert findings_of(look(clock=ShiftedWallClock(HOUR_S)), "outbox") == []
+
+
+def test_a_machine_that_nobody_can_repeat_by_its_own_word_is_found(look: Examine, served: Served) -> None:
+    served.client().submit({}, kind="x-count")
+    rig = StoreRig(served.ctx, served.ctx.store, served.ctx.clock)  # type: ignore[arg-type]
+    lease = rig.lease(1, kinds=("x-count",))
+
+    def audit(number: int, machine_id: str, state: str, message: str = "") -> None:
+        at_ms = served.ctx.clock.now_ms()
+        names = {
+            "id": f"aud_{machine_id}_{number}",
+            "job_id": lease.job_id,
+            "attempt_id": lease.attempt_id,
+            "project_id": "default",
+        }
+        steps = {"from_step": 0, "to_step": number, "attempt_number": 1, "claimed_sha256": "a" * 64, "runs": []}
+        where = {"machine_id": machine_id, "fleet": "", "device": "cpu", "versions": {}}
+        ended = {"state": state, "message": message, "created_at_ms": at_ms, "decided_at_ms": at_ms}
+        with served.ctx.store.begin() as tx:
+            tx.connection.execute(sa.insert(audits).values(names | steps | where | ended))
+
+    for number in range(DoctorLimits().excused_audits):
+        assert findings_of(look(), "replay-audits") == []
+        audit(number, "liar", "not_audited", OWN_CONDITIONS[number % 2])
+        audit(number, "shares-much", "not_audited", OWN_CONDITIONS[1])
+        audit(number, "alone", "not_audited", "no machine with an equal fingerprint was free in time")
+        if number == 0:
+            audit(99, "shares-much", "confirmed")
+    (found,) = findings_of(look(), "replay-audits")
+    assert (found.harm, "5 audits of liar" in found.message) == (Harm.DEGRADED, True)
+    assert findings_of(look(clock=ShiftedWallClock(8 * 24 * HOUR_S)), "replay-audits") == [], "long ago"
 
 
 # ---- the clocks ----

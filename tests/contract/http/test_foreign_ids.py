@@ -4,6 +4,9 @@
 counted that the server sends to its database: another number would show in the time of the answer.
 """
 
+import hashlib
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -118,3 +121,62 @@ def test_list_of_a_stranger_takes_as_many_statements_whatever_others_have(
     own_things(served, tmp_path)
     assert counted() == before
     assert len(lists) > 8
+
+
+# ---- ids in bodies
+
+TRAIN = {"model": "some/model", "dataset": "{dataset}", "instance_prompt": "a", "max_train_steps": 1}
+DRAW = {"model": "some/model", "prompt": "a fox"}
+LORA = DRAW | {"loras": [{"name": "{job}"}]}
+CHOSEN = {"pictures": [{"order_id": "{order}", "number": 0}]}
+ITEMS = [{"name": f"{number}.png", "sha256": "{sha256}"} for number in range(3)]
+IN_BODIES: list[tuple[str, dict[str, Any]]] = [
+    ("POST /v1/pictures:mark", {**CHOSEN, "starred": True}),
+    ("POST /v1/pictures:delete", CHOSEN),
+    ("POST /v1/pictures:archive", CHOSEN),
+    ("POST /v1/export/files", {"sha256s": ["{sha256}"]}),
+    ("POST /v1/datasets", {"items": ITEMS}),
+    ("POST /v1/jobs", {"kind": "train", "spec": TRAIN}),
+    ("POST /v1/jobs", {"kind": "train", "spec": TRAIN | {"init_lora": "{sha256}"}}),
+    ("POST /v1/jobs:estimate", {"kind": "train", "spec": TRAIN}),
+    ("POST /v1/jobs", {"kind": "generate", "spec": LORA}),
+    ("POST /v1/generations", LORA),
+    ("POST /v1/sweeps", {"spec": TRAIN, "changes": [{"rank": 8}, {"rank": 16}]}),
+    ("POST /v1/import/jobs", {**USER_ROUTES["POST /v1/import/jobs"].body, "retry_of": "{job}"}),
+    ("POST /v1/models", {"name": "theirs", "reference": "{job}"}),
+    ("POST /v1/models", {"name": "theirs", "sha256": "{sha256}"}),
+]
+NOBODYS = {"dataset": "ds_none", "job": "job_none", "order": "job_nothing", "sha256": "e" * 64}
+
+
+def put_in(body: Any, ids: dict[str, str]) -> Any:
+    """The body with these ids."""
+    text = json.dumps(body)
+    for name, value in ids.items():
+        text = text.replace(f"{{{name}}}", value)
+    return json.loads(text)
+
+
+def without(text: str, ids: dict[str, str]) -> str:
+    """An answer without the ids that were sent and the request's own."""
+    for name, value in ids.items():
+        text = text.replace(value, name)
+    return re.sub(r'"request_id":"[^"]*"', "", text)
+
+
+@pytest.mark.parametrize(("route", "body"), IN_BODIES, ids=[f"{route}-{n}" for n, (route, _) in enumerate(IN_BODIES)])
+def test_foreign_id_in_a_body_is_answered_like_one_that_nobody_has(
+    served: Served, tmp_path: Path, route: str, body: dict[str, Any]
+) -> None:
+    own = own_things(served, tmp_path)
+    order = served.call("POST", "/v1/jobs", served.keys.admin, json={"kind": "generate", "spec": DRAW}).json()["id"]
+    sha256 = hashlib.sha256((tmp_path / "a.png").read_bytes()).hexdigest()
+    job = {"kind": "train", "spec": put_in(TRAIN, {"dataset": own["dataset_id"]})}
+    trained = served.call("POST", "/v1/jobs", served.keys.admin, json=job).json()["id"]
+    theirs = {"dataset": own["dataset_id"], "job": trained, "order": order, "sha256": sha256}
+    answers = [ask(served, route, served.keys.other_admin, {}, put_in(body, ids)) for ids in (theirs, NOBODYS)]
+    said = [without(reply.text, ids) for reply, ids in zip(answers, (theirs, NOBODYS), strict=True)]
+    assert answers[0].status_code == answers[1].status_code, said
+    assert said[0] == said[1]
+    own_answer = ask(served, route, served.keys.admin, {}, put_in(body, theirs))
+    assert own_answer.text != answers[0].text, "the row names something that its owner has"

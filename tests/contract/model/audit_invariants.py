@@ -16,22 +16,33 @@ class AuditWitness:
     """Follows the jobs that a refuted machine has trained."""
 
     def __init__(self) -> None:
-        self.taken_back: set[str] = set()  # jobs
+        self.taken_back: dict[str, int] = {}  # jobs, each with the step to which it went back last
 
     def take_back(self, seen: Snapshot, replays: Mapping[str, ReplayedJob]) -> None:
         """Before the other events are told: an attempt that is ended by it resumes from what is left."""
         for event in seen.events:
             data = told_by(event)
             if event.type == "notice" and data["name"] == "taken-back" and event.job_id in replays:
-                self.taken_back.add(event.job_id)
-                step = data["step"]
+                step = self.taken_back[event.job_id] = data["step"]
+                mine = _with_earlier(replays, event.job_id)
                 agreed = [
-                    Saved(row.sha256, row.attempt_number)
+                    Saved(row.sha256, row.attempt_number if row.job_id == event.job_id else 0)
                     for row in seen.audits
-                    if (row.job_id, row.to_step, row.state) == (event.job_id, step, "confirmed") and row.sha256
+                    if row.id == data["audit_id"] and (row.to_step, row.state) == (step, "confirmed")
+                    if row.job_id in mine and row.sha256
                 ]
                 assert step == 0 or agreed, f"{event.job_id} goes back to {step}, which no two machines agree on"
                 replays[event.job_id].take_back(step, agreed[-1] if agreed else None)
+
+
+def _with_earlier(replays: Mapping[str, ReplayedJob], job_id: str) -> set[str]:
+    """The job, and those of which it is a retry."""
+    found: set[str] = set()
+    name: str | None = job_id
+    while name is not None and name in replays:
+        found.add(name)
+        name = replays[name].retry_of
+    return found
 
 
 def check_guilt(seen: Snapshot) -> None:

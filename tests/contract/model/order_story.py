@@ -26,6 +26,8 @@ class OrderStory:
         if event.type == "attempt.ended":  # a lease named after this order, which may have ended before it
             assert event.attempt_number == 0, f"{event.type} of {self.job_id}, which is no attempt's"
             return
+        if event.type == "notice" and data["name"] == "input-in-doubt":
+            return  # whatever has become of the order since
         assert self.state in {"", "queued", "paused"}, f"{event.type} after {self.job_id} was {self.state}"
         assert (self.state == "") is (event.type == "job.submitted"), f"{event.type} of {self.job_id}"
         assert event.attempt_number is None, f"{event.type} of {self.job_id} by an attempt"

@@ -68,7 +68,7 @@ class ReplayedJob:
     def tell(self, event: Any, others: Mapping[str, "ReplayedJob"]) -> None:
         """One more event. Fails for one that cannot follow those before."""
         data = told_by(event)
-        if event.type == "notice" and data["name"] in {"audited", "taken-back"}:
+        if event.type == "notice" and data["name"] in {"audited", "taken-back", "input-in-doubt"}:
             return  # whatever has become of the job since; the checker has taken back what is to be taken back
         assert self.state in {"", "queued", "running", "paused"}, f"{event.type} after {self.job_id} was {self.state}"
         assert (self.state == "") is (event.type == "job.submitted"), f"{event.type} of {self.job_id}"

@@ -58,6 +58,11 @@ def sha256(content: str, conditions: Mapping[str, Any] = HERE) -> str:
 @pytest.fixture
 def rig(rig: StoreRig) -> StoreRig:
     """Every stretch is audited."""
+    return audited_always(rig)
+
+
+def audited_always(rig: StoreRig) -> StoreRig:
+    """The rig, with Ann's project and dataset, in which every stretch is audited."""
     rig.ctx = replace(rig.ctx, policy=replace(rig.ctx.policy, audits=ALWAYS))
     rig.add_project("ann")
     with rig.store.begin() as tx:
@@ -332,6 +337,47 @@ def test_a_stretch_that_no_machine_alone_can_repeat_is_not_audited_and_the_job_s
     audited(rig, 2)
     assert state(rig) == ("not_audited", None)
     assert why in rig.last_event(lease.job_id, "notice")["message"]
+
+
+BESIDE = {"place": 0, "width": 2, "rank": 8}
+
+
+@pytest.mark.parametrize(
+    ("entry", "spec"),
+    [
+        ({"from_step": 5, "fingerprint": {"device": "cpu"}}, {}),
+        ({"from_step": 0, "fingerprint": {"joint": BESIDE}}, {}),
+        ({"from_step": 2, "fingerprint": {"joint": BESIDE}}, {}),
+        ({"from_step": 0, "fingerprint": {"joint": BESIDE | {"width": 1}}}, {"share_batch": False}),
+    ],
+)
+def test_conditions_that_the_servers_own_record_contradicts_excuse_no_difference(
+    rig: StoreRig, entry: dict[str, Any], spec: dict[str, Any]
+) -> None:
+    rig.add_job(spec=SPEC | spec, project_id="ann")
+    lease = rig.lease(machine(rig, 1), kinds=KINDS)
+    commit(rig, lease, 4, "a lie", {"history": [*HERE["history"][: entry["from_step"]], entry]})
+    audited(rig, 2)
+    assert state(rig) == ("contested", None)
+    audited(rig, 3)
+    assert state(rig) == ("refuted", "machine-1")
+
+
+@pytest.mark.parametrize(("left_s", "expected"), [(None, "not_audited"), (-60, "not_audited"), (-3600, "contested")])
+def test_shared_batch_is_believed_where_the_node_had_another_job(
+    rig: StoreRig, left_s: int | None, expected: str
+) -> None:
+    lease = train(rig, steps=())
+    beside = rig.add_job(spec=SPEC, project_id="ann", state="canceled", ended_at_ms=0)
+    mine = rig.attempt(lease.attempt_id)
+    other = dict(mine) | {"id": "att_other", "number": 7, "request_id": "another", "started_at_ms": 0}
+    with rig.store.begin() as tx:
+        ended_at_ms = None if left_s is None else mine["started_at_ms"] + left_s * 1000
+        values = other | {"job_id": beside, "ended_at_ms": ended_at_ms}
+        tx.connection.execute(sa.insert(schema.attempts).values(values))
+    commit(rig, lease, 4, conditions={"history": [{"from_step": 0, "fingerprint": {"joint": BESIDE}}]})
+    audited(rig, 2)
+    assert state(rig)[0] == expected
 
 
 @pytest.mark.parametrize(("told", "expected"), [(0.5, "confirmed"), (0.25, "contested")])

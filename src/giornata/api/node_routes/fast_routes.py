@@ -20,7 +20,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from giornata.api.replies.problems import answer_to
 from giornata.api.requests.body_limits import replayed
 from giornata.api.requests.callers import known_attempt, known_caller
-from giornata.api.requests.request_limits import counted_at_once
 from giornata.control.context import Context
 from giornata.control.jobs.submission.submit import IDEMPOTENCY_KEY
 from giornata.domain.errors import GiornataError
@@ -42,6 +41,7 @@ from giornata.protocol.node.work import (
     ReleaseAttempt,
 )
 from giornata.protocol.uploads import UploadRequest
+from giornata.web.request_limits import counted_at_once
 from giornata.web.visitors import origin_of
 
 MEDIA_TYPE = b"application/json"

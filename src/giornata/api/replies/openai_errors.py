@@ -7,10 +7,10 @@ from typing import Any
 
 from fastapi.responses import JSONResponse
 
-from giornata.api.replies.problems import RETRY_AFTER_S, problem_of, wait_header
+from giornata.api.replies.problems import RETRY_AFTER_S, problem_of
 from giornata.domain.errors import GiornataError, InvalidInput
 from giornata.protocol.orders.openai_images import ImageError, ImageErrorReply
-from giornata.web.error_status import status_of
+from giornata.web.error_status import status_of, wait_header
 
 PATHS = "/v1/images/"
 TYPES = MappingProxyType(

@@ -20,14 +20,12 @@ from giornata.domain.errors import (
     InvalidInput,
     NotFound,
     QuotaFault,
-    RateLimited,
-    SignInDelayed,
     TooLarge,
 )
 from giornata.protocol.jobs import FaultReply
 from giornata.protocol.model import Reply
 from giornata.protocol.project.quotas import QuotaRefusal
-from giornata.web.error_status import status_of
+from giornata.web.error_status import status_of, wait_header
 
 log = logging.getLogger("giornata.api")
 
@@ -105,11 +103,6 @@ def answer_to(request: Request, error: GiornataError) -> JSONResponse:
     """Return the reply to a request that one of our errors ended; what is not the client's fault is logged."""
     log_defect(request, error)
     return respond(problem_of(error), wait_header(error))
-
-
-def wait_header(error: GiornataError) -> dict[str, str]:
-    """Return the header that says when the same request may succeed, where the error knows it."""
-    return {"Retry-After": str(error.retry_after_s)} if isinstance(error, RateLimited | SignInDelayed) else {}
 
 
 def log_defect(request: Request, error: GiornataError) -> None:

@@ -13,7 +13,6 @@ from fastapi import Depends, Path, Request
 from fastapi.security import APIKeyCookie, APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 
 from giornata.api.requests.lists import Lists
-from giornata.api.requests.request_limits import count, counted_at_once
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
 from giornata.control.access.authenticate import authenticate, remembered, signed_in, verify
@@ -24,6 +23,7 @@ from giornata.control.context import Context
 from giornata.control.quotas.request_limits import read_quotas
 from giornata.domain.errors import Unauthenticated
 from giornata.protocol.account.people import CSRF_HEADER, PROJECT_HEADER
+from giornata.web.request_limits import count, counted_at_once
 from giornata.web.session_cookies import COOKIE, session_secret
 from giornata.web.visitors import origin_of
 

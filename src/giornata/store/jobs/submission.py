@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import sqlalchemy as sa
 
+from giornata.control.ports.node_queries.work_rows import INHERITED
 from giornata.control.ports.user_queries import user_store
 from giornata.control.ports.user_queries.records import JobRecord, OrderFile
 from giornata.domain.jobs.job import TERMINAL
@@ -15,7 +16,6 @@ from giornata.store.jobs.turns import read_turns
 from giornata.store.schema import checkpoints, idempotency, job_inputs, jobs, projects
 
 COLUMNS = columns(jobs, JobRecord)
-INHERITED = 0  # attempts count from 1
 # Made once: building a statement costs more than running it.
 # Weaker than what a foreign key waits for: nobody else has to wait. SQLite has one writer as it is.
 _HOLD_PROJECT = (

@@ -10,9 +10,11 @@ import sqlalchemy as sa
 from giornata.cli.maintenance.doctor.examined import ExaminedInstallation
 from giornata.cli.maintenance.doctor.findings import DoctorFinding, Harm, NotChecked
 from giornata.cli.ui.text import duration
+from giornata.control.attempts.auditing.audit_results import OWN_CONDITIONS
 from giornata.control.audit_log.chain import all_chained
 from giornata.domain.accounts.audit_log import ChainCheck, ChainLink
 from giornata.domain.errors import GiornataError, InvalidInput, Unavailable
+from giornata.domain.jobs.audits import AuditState
 from giornata.store.audit_log import AuditLog
 from giornata.store.database.database import busy_is_unavailable
 from giornata.store.database.dialects import VERSION_PREFIX, parse_url, postgres, sqlite_path, sqlite_reader
@@ -21,7 +23,7 @@ from giornata.store.database.sqlite_copy import check_sqlite
 from giornata.store.database.transfer_marks import refuse_marked
 from giornata.store.jobs.claiming import FOR_ANYONE
 from giornata.store.outbox_gauges import outbox_gauges
-from giornata.store.schema import events, fleets, instances, jobs, nodes
+from giornata.store.schema import audits, events, fleets, instances, jobs, nodes
 
 MS_PER_S = 1000
 
@@ -124,6 +126,33 @@ def check_fleets(examined: ExaminedInstallation) -> Iterator[DoctorFinding]:
     if oldest is not None and oldest < since_ms and heard < since_ms:
         message = f"jobs have waited for {duration((now_ms - oldest) / MS_PER_S)}, and no node asks for work"
         yield _fleets(message, "start a node: giornata key create --scope node, then giornata node --join")
+
+
+def check_replay_audits(examined: ExaminedInstallation) -> Iterator[DoctorFinding]:
+    """Find machines whose stretches nobody could repeat by their own word, and of which none was confirmed."""
+    limits = examined.limits
+    since_ms = examined.clock.now_ms() - round(limits.audits_of_s * MS_PER_S)
+    excused = (audits.c.state == AuditState.NOT_AUDITED) & audits.c.message.in_(OWN_CONDITIONS)
+    times, sound = _counted(excused), _counted(audits.c.state == AuditState.CONFIRMED)
+    query = (
+        sa.select(audits.c.machine_id, times)
+        .where(audits.c.decided_at_ms >= since_ms)
+        .group_by(audits.c.machine_id)
+        .having((times >= limits.excused_audits) & (sound == 0))
+        .order_by(times.desc(), audits.c.machine_id)
+    )
+    with _current(examined) as connection:
+        found = connection.execute(query).all()
+    for machine_id, count in found:
+        message = (
+            f"{count} audits of {machine_id} ended as not_audited because of its own conditions, and none was sound"
+        )
+        fix = f"start its node with places = 1; if that changes nothing, giornata machines quarantine {machine_id}"
+        yield DoctorFinding(check="replay-audits", harm=Harm.DEGRADED, message=message, fix=fix)
+
+
+def _counted(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
+    return sa.func.sum(sa.case((condition, 1), else_=0))
 
 
 def check_audit_log(examined: ExaminedInstallation) -> Iterator[DoctorFinding]:

@@ -8,6 +8,7 @@ from giornata.cli.maintenance.doctor.database_checks import (
     check_database_clock,
     check_fleets,
     check_outbox,
+    check_replay_audits,
     check_versions,
 )
 from giornata.cli.maintenance.doctor.examined import ExaminedInstallation
@@ -42,6 +43,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("versions", check_versions),
     ("certificates", check_certificates),
     ("fleets", check_fleets),
+    ("replay-audits", check_replay_audits),
     ("public-url", check_public_url),
 )
 

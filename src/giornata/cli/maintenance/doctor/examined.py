@@ -31,6 +31,8 @@ class DoctorLimits:
     timeout_s: float = 10.0
     unchained_s: float = 120.0
     outbox_s: float = 300.0
+    excused_audits: int = 5
+    audits_of_s: float = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

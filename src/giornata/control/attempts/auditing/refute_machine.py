@@ -6,12 +6,13 @@ Failing memory and a dishonest owner give the same wrong bytes, and the server c
 from collections.abc import Sequence
 from dataclasses import replace
 
+from giornata.control.attempts.auditing.follow_doubt import DoubtedJob, retries_in_doubt, tell_readers
 from giornata.control.attempts.ending.end_attempt import end_attempt
 from giornata.control.attempts.ending.judge_machines import put_judged
 from giornata.control.attempts.ending.requeue import requeue
 from giornata.control.context import Context
 from giornata.control.ports.node_queries.audit_store import ReplayAuditRow
-from giornata.control.ports.node_queries.work_rows import AttemptRow, JobRow
+from giornata.control.ports.node_queries.work_rows import INHERITED, AttemptRow, JobRow
 from giornata.control.ports.store import Transaction
 from giornata.domain.jobs.audits import AuditState
 from giornata.domain.jobs.job import TERMINAL, JobState
@@ -26,20 +27,25 @@ MOST_NAMED = 20
 
 def refute_machine(tx: Transaction, ctx: Context, attempt_id: str, *, because: ReplayAuditRow, at_ms: int) -> None:
     """Hold the attempt's result against its machine, and take back what the machine committed since its last sound
-    audit: unfinished jobs go back to where two machines agree, and finished ones are marked.
+    audit: unfinished jobs go back to where two machines agree, and finished ones are marked. The same goes
+    for retries that go on from what is taken back. Jobs that read files in doubt are told.
     """
     attempt = tx.attempts.get(attempt_id)
     if attempt is None:
         return
     _, sound_at_ms = tx.audits.sound(attempt.machine_id)
     tainted = tx.audits.tainted(attempt.machine_id, since_ms=sound_at_ms or 0)
-    for each in tainted:
-        job = tx.jobs.lock(each.job_id)
-        if job is not None:
-            _take_back(tx, ctx, job, attempt.machine_id, because, at_ms=at_ms)
+    locked = [job for each in tainted if (job := tx.jobs.lock(each.job_id)) is not None]
+    back = [DoubtedJob(job=job, agreed=_agreed(tx, job)) for job in locked]
+    for doubted in back:
+        _take_back(tx, ctx, doubted, attempt.machine_id, because, at_ms=at_ms)
+    for doubted in retries_in_doubt(tx, back):
+        _take_back(tx, ctx, doubted, attempt.machine_id, because, at_ms=at_ms)
+        back.append(doubted)
+    tell_readers(tx, back, at_ms=at_ms)
     # The platform pays for what it cannot use.
     tx.audits.bill([attempt_id for each in tainted for attempt_id in each.attempt_ids], ROOT_PROJECT)
-    doubt = _in_doubt([each.job_id for each in tainted])
+    doubt = _in_doubt(list(dict.fromkeys(each.job.id for each in back)))
     _strike(tx, ctx, attempt, because, doubt=doubt, at_ms=at_ms)
 
 
@@ -71,11 +77,10 @@ def _strike(
 
 
 def _take_back(
-    tx: Transaction, ctx: Context, job: JobRow, machine_id: str, because: ReplayAuditRow, *, at_ms: int
+    tx: Transaction, ctx: Context, doubted: DoubtedJob, machine_id: str, because: ReplayAuditRow, *, at_ms: int
 ) -> None:
     """Forget what the job has made since the last checkpoint that two machines agree on."""
-    agreed = _agreed(tx, job)
-    step = 0 if agreed is None else agreed.to_step
+    job, agreed, step = doubted.job, doubted.agreed, doubted.step
     if job.state not in TERMINAL:
         tx.jobs.update(job.id, committed_step=step, step=step)
         _interrupt(tx, ctx, replace(job, committed_step=step), machine_id, at_ms=at_ms)
@@ -90,6 +95,7 @@ def _take_back(
     data = {
         "name": "taken-back",
         "step": step,
+        "audit_id": None if agreed is None else agreed.id,
         "machine_ids": [machine_id],
         "suspect": suspect,
         "message": f"an audit of steps {because.from_step} to {because.to_step} of a job contradicts a machine of it",
@@ -128,6 +134,6 @@ def _restore(tx: Transaction, job: JobRow, agreed: ReplayAuditRow, *, at_ms: int
         step=agreed.to_step,
         sha256=kept.blob.sha256,
         size_bytes=kept.blob.size_bytes,
-        attempt_number=agreed.attempt_number,
+        attempt_number=agreed.attempt_number if agreed.job_id == job.id else INHERITED,
         at_ms=at_ms,
     )

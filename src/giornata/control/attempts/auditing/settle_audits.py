@@ -27,6 +27,8 @@ from giornata.protocol.events import EventType
 
 AT_MOST = 500
 SAME, DIFFERS, OTHER_CONDITIONS, FAILED = "same", "differs", "other_conditions", "failed"
+LEFT_LATELY_MS = 10 * 60_000
+"""For so long may a job that has left a node still be in its batch: a node hears of an end with a beat."""
 NOBODY_CAME = "no machine with an equal fingerprint was free in time"
 
 
@@ -135,12 +137,21 @@ def _read(
         _agreed(tx, ctx, _ran(audit, SAME, result), at_ms=at_ms)
         return
     why = "" if conditions is None else conditions.why_not_repeatable(audit.from_step)
-    if why:
+    false = conditions is not None and _contradicted(tx, audit, job, conditions)
+    if false:
+        _differs(tx, ctx, audit, job, claimed, result, at_ms=at_ms)
+    elif why:
         _decide(tx, _ran(audit, OTHER_CONDITIONS, result), AuditState.NOT_AUDITED, message=why, at_ms=at_ms)
     elif conditions is not None and conditions != run_conditions(job):
         _run_again(tx, ctx, _ran(audit, OTHER_CONDITIONS, result), job, at_ms=at_ms)
     else:
         _differs(tx, ctx, audit, job, claimed, result, at_ms=at_ms)
+
+
+def _contradicted(tx: Transaction, audit: ReplayAuditRow, job: JobRecord, conditions: StretchConditions) -> bool:
+    """Return True when the conditions of the claim cannot be: then they excuse no difference."""
+    beside = tx.audits.had_others(audit.attempt_id, within_ms=LEFT_LATELY_MS, until_ms=audit.created_at_ms)
+    return bool(conditions.contradiction(audit, job.spec["training"], beside=beside))
 
 
 def _total_steps(job: JobRecord) -> int | None:

@@ -75,6 +75,16 @@ class TaintedJob:
     attempt_ids: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReader:
+    """A job that reads a file, and the part that the file plays."""
+
+    job_id: str
+    project_id: str
+    role: str
+    sha256: str
+
+
 class Audits(Protocol):
     """Replay audits, and the jobs that carry them out."""
 
@@ -134,6 +144,19 @@ class Audits(Protocol):
     def tainted(self, machine_id: str, *, since_ms: int) -> Sequence[TaintedJob]:
         """Return the training jobs of which attempts on this machine committed checkpoints, by id. Attempts that
         ended before are left out.
+        """
+
+    def retries(self, job_id: str, *, after_step: int) -> Sequence[str]:
+        """Return the retries of a training job that go on from a checkpoint after this step, or are to; by id."""
+
+    def readers(self, project_id: str, sha256s: Sequence[str], *, limit: int) -> Sequence[FileReader]:
+        """Return jobs that read one of these files of the project, newest first. Audits and validations, which belong
+        to a training job, are left out.
+        """
+
+    def had_others(self, attempt_id: str, *, within_ms: int, until_ms: int) -> bool:
+        """Return True when the attempt's node had another attempt before `until_ms` that had not ended `within_ms`
+        before this one began.
         """
 
     def give_up(self, job_id: str, *, message: str, at_ms: int) -> frozenset[str]:

@@ -13,6 +13,9 @@ from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.events import EventType
 from giornata.protocol.node.work import NodeInfo, Order
 
+INHERITED = 0
+"""The attempt number of checkpoints that a job has from another one. Attempts count from 1."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRow:

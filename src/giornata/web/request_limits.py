@@ -10,7 +10,7 @@ from typing import Any
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.memory.request_rates import RateStanding
-from giornata.control.quotas.request_limits import take_request
+from giornata.control.quotas.request_limits import read_quotas, take_request
 from giornata.domain.billing.quotas import Quotas
 from giornata.domain.errors import RateLimited
 from giornata.protocol.project.admin import USER_VERBS
@@ -29,6 +29,12 @@ def counted_at_once(scope: MutableMapping[str, Any], ctx: Context, caller: Calle
     if quotas.max_requests_per_s is not None or quotas.max_requests_per_s_per_key is not None:
         count(scope, ctx, caller, quotas)
     return True
+
+
+def count_in_thread(scope: MutableMapping[str, Any], ctx: Context, caller: Caller) -> None:
+    """Count a request; the quotas of its project may be read from the database. Raises RateLimited."""
+    if not counted_at_once(scope, ctx, caller):
+        count(scope, ctx, caller, read_quotas(ctx, caller))
 
 
 def count(scope: MutableMapping[str, Any], ctx: Context, caller: Caller, quotas: Quotas) -> None:
