@@ -273,7 +273,8 @@ class JobReads(Protocol):
     ) -> list[ArtifactRecord]:
         """Return the job's artifacts whose names come after `after`, sorted by name."""
 
-    def artifact(self, job_id: str, name: str, *, project_id: str) -> ArtifactRecord | None: ...
+    def artifact(self, job_id: str, name: str, *, project_id: str) -> ArtifactRecord | None:
+        """Return the artifact of the job with this name; None where there is none."""
 
     def sheets(self, job_id: str, *, project_id: str, limit: int) -> list[ArtifactRecord]:
         """Return the last artifacts by name that are called as sample sheets are, last first."""
