@@ -268,8 +268,6 @@ class Train:
     """Decay of that average in each step. In early steps the decay is smaller."""
     ema_start_samples: AtLeast0 = 0
     """The average begins when this many pictures of the whole schedule were trained."""
-    token_routing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of image tokens that take the short way through the middle of the UNet while training; 0: none."""
     max_loss_ratio: Annotated[float, Field(ge=1)] = 10.0
     """A step whose loss is this many times the running median, or not a number, is left out and counted."""
     max_bad_steps: AtLeast1 = 10

@@ -221,8 +221,22 @@ def test_a_table_checks_its_fields_when_it_is_made_and_when_it_is_changed() -> N
 
 
 def test_config_conflicts_are_reported_beside_faults_of_fields() -> None:
-    changes = {"train": {"token_routing": 0.5, "torch_compile": True, "max_bad_steps": 0}, "evaluate": {"clip": "x"}}
-    assert faults_of(changes) == {"train.token_routing", "train.max_bad_steps", "evaluate.clip"}
+    channels = {"channels_last": True, "parallel": "fsdp2", "max_bad_steps": 0}
+    changes = {"train": channels, "evaluate": {"clip": "x"}}
+    assert faults_of(changes) == {"train.channels_last", "train.max_bad_steps", "evaluate.clip"}
+
+
+def test_a_former_field_is_read_over_when_it_asks_for_nothing_and_refused_with_a_hint_otherwise() -> None:
+    values = json.loads(json.dumps(sdxl_tiny().to_json()))
+    values["train"]["token_routing"] = 0.0
+    assert parse(values) == sdxl_tiny()
+    values["train"]["token_routing"] = 0.5
+    with pytest.raises(InvalidInput) as refused:
+        parse(values)
+    (fault,) = refused.value.faults
+    assert fault.where == "train.token_routing"
+    assert fault.message == "is gone: no version knows it any more"
+    assert fault.hint == "every image token takes the whole way; remove it"
 
 
 def test_a_fault_says_what_was_found_and_what_to_do() -> None:
