@@ -134,8 +134,6 @@ class Ingest:
     None: all are kept, and become RGB with 8 bits."""
     rows_per_shard: AtLeast1 = 1000
     """Pictures in each shard; the last shard may have fewer."""
-    dedupe_hash_distance: None = None
-    """Always None, for older configurations have this field: pictures of equal bytes are one, and no others."""
     max_quarantined_share: Share = 0.05
     """The ingest fails when more than this share of all rows goes to quarantine."""
     shuffle_bytes: AtLeast1 = 1 << 40
@@ -194,12 +192,6 @@ class Encode:
     """Pictures or captions that one encoder takes at once."""
     encoders: AtLeast1 = 1
     """Actors; a phase may have its own number. `giornata pretrain run --synthetic` says how many are needed."""
-    max_encoders: AtLeast1 | None = None
-    """Read and ignored: the number of encoders does not change during a run. Older configurations have this field."""
-    correct_after_s: NotNegative = 60.0
-    """Read and ignored, as `max_encoders`."""
-    restart_s: NotNegative | None = None
-    """Read and ignored, as `max_encoders`."""
     accelerator_type: str | None = None
     """Of the encoders' nodes, in Ray's terms ("A10G"); None: any."""
     gpus_per_encoder: NotNegative | None = None

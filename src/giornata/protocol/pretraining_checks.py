@@ -29,7 +29,14 @@ LEAST: Mapping[str, Any] = {
 }
 """The least configuration. Its values stand in for required ones that are wrong, so that others can be compared."""
 
+_FIXED = "the number of encoders does not change during a run; remove it"
 FORMER: Mapping[str, Mapping[str, tuple[Any, str]]] = {
+    "ingest": {"dedupe_hash_distance": (None, "pictures of equal bytes are one, and no others; remove it")},
+    "encode": {
+        "max_encoders": (None, _FIXED),
+        "correct_after_s": (60.0, _FIXED),
+        "restart_s": (None, _FIXED),
+    },
     "train": {"token_routing": (0.0, "every image token takes the whole way; remove it")},
 }
 """By table, fields that configurations had: the value that asked for nothing, and what to do about others."""

@@ -57,7 +57,7 @@ def test_every_recipe_is_planned_by_name_and_from_a_file_that_begins_with_it(nam
         ran = planned(config, "--json")
         assert ran.exit_code == 0, ran.output
         told = json.loads(ran.stdout)
-        assert [phase["samples"] for phase in told["needs"]] == [each.samples for each in RECIPES[name]().phases]
+        assert told["samples"] == RECIPES[name]().samples
         assert bool(told["choices"]) == RECIPES[name]().workers.use_gpu
 
 
@@ -67,7 +67,6 @@ def test_the_guides_file_is_planned(tmp_path):
     assert ran.stdout.startswith("first: 18,000 samples of shapes, 2 phases\n")
     assert "no GPU" in ran.stdout
     assert "--assume" in ran.stdout
-    assert "121 MB" in ran.stdout
 
 
 def test_a_run_without_a_gpu_is_priced_on_clusters_that_are_named():
