@@ -1,4 +1,4 @@
-"""What crashes, and when another try is hopeless: the three bounds of a run that nobody watches.
+"""Crashes of trainers, and when another try is hopeless: the three bounds of a run that nobody watches.
 
     MOST_EQUAL      starts in a row that crash at the same step with the same words, whoever counts restarts
     CRASHES         crashes of trainers in one group that Ray Train itself bears, as its FailureConfig
