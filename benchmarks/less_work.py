@@ -1,13 +1,12 @@
-"""What methods that save work cost in quality: `python -m benchmarks.less_work`.
+"""What small pictures first save and cost in quality: `python -m benchmarks.less_work`.
 
 The recipe `shapes` on drawn pictures, once plain and once in each of --ways, for every seed:
 
-routed:SHARE       that share of the tokens passes by the blocks below the highest resolution (train.token_routing)
 small-first:SHARE  that share of the samples is trained at half the resolution, in a phase before
 
 The runs of one seed begin with the same weights, hold the same rows back, and run side by side; those with one phase
 take the same rows in the same steps with the same noise. Validation loss is that of the averaged weights, at full
-size with all tokens, on rows that are never trained, with the weights by signal-to-noise that the recipe trains with.
+size, on rows that are never trained, with the weights by signal-to-noise that the recipe trains with.
 Told is the loss as a share of the plain run's, after equally many samples and after equally much time, by level of
 noise (0: hardly any, 9: hardly anything else); and what a sample costs. Seconds are of CPU, of the trainer's process,
 validation apart. FLOPs are counted, not measured: which share of them is left, here and in Stable Diffusion 2's UNet.
@@ -42,7 +41,7 @@ FLOPS_OF = ((Architecture.SHAPES, 64), (Architecture.SD2, 256), (Architecture.SD
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ways", nargs="+", default=["routed:0.5", "small-first:0.75"])
+    parser.add_argument("--ways", nargs="+", default=["small-first:0.75"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--samples", type=int, default=32_000, help="of each run, repeats included")
     parser.add_argument("--rows", type=int, default=3_000, help="different pictures")

@@ -1,15 +1,14 @@
 """One training run of the recipe `shapes` in a way that may save work, in a process of its own.
 
 `python less_work_run.py '{"folder", "way", "seed", "samples", ...}'` prints its curve: a list of points, one for each
-validation at full size. A way is "plain", "routed:SHARE" (of the tokens), "small-first:SHARE" (of the samples, at
-half the resolution), or "OPTIMIZER:SCHEDULE:RATE".
+validation at full size. A way is "plain", "small-first:SHARE" (of the samples, at half the resolution), or
+"OPTIMIZER:SCHEDULE:RATE".
 """
 
 import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,7 +19,6 @@ import torch
 from giornata.pretrain.recipes import shapes
 from giornata.pretrain.training.loop import train
 from giornata.pretrain.training.models import flops_of, unet_on_meta
-from giornata.pretrain.training.step import TokenRouting
 from giornata.protocol.pretraining import Architecture, Phase, PretrainConfig, PretrainOptimizer
 from giornata.protocol.training.optimization import LrScheduler
 
@@ -28,7 +26,7 @@ NEVER = 10**9
 LEVEL = "validation_loss_level_"
 
 
-PLAIN, ROUTED, SMALL_FIRST = "plain", "routed", "small-first"
+PLAIN, SMALL_FIRST = "plain", "small-first"
 
 
 def share_of(way: str, kind: str) -> float:
@@ -49,7 +47,7 @@ def config_of(work: Mapping[str, Any]) -> PretrainConfig:
         for name, side, samples in sizes
         if samples
     )
-    return _measured(work, recipe, phases, token_routing=share_of(work["way"], ROUTED))
+    return _measured(work, recipe, phases)
 
 
 def _rated(
@@ -125,21 +123,13 @@ def _point(row: Mapping[str, float], spent_s: Sequence[float]) -> dict[str, Any]
 def flops_left(way: str, architecture: Architecture, resolution: int) -> float:
     """The share of a plain picture's FLOPs, forward and backward, that one costs on average in that way; counted as
     giornata.pretrain.training.models.flops_per_picture counts."""
-    full = _flops(architecture, resolution, 0.0)
-    if small := share_of(way, SMALL_FIRST):
-        return 1 - small + small * _flops(architecture, resolution // 2, 0.0) / full
-    return _flops(architecture, resolution, share_of(way, ROUTED)) / full
+    small = share_of(way, SMALL_FIRST)
+    return 1 - small + small * _flops(architecture, resolution // 2) / _flops(architecture, resolution)
 
 
 @cache
-def _flops(architecture: Architecture, resolution: int, share: float) -> int:
-    unet = unet_on_meta(architecture)
-    with _routed(TokenRouting(unet, share=share, seed=0) if share else None):
-        return flops_of(unet, resolution)
-
-
-def _routed(routing: TokenRouting | None) -> Any:
-    return nullcontext() if routing is None else routing.routing([(0, 0, "any")])
+def _flops(architecture: Architecture, resolution: int) -> int:
+    return flops_of(unet_on_meta(architecture), resolution)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -26,7 +26,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "fp32": {},
     "bf16": {"mixed_precision": Precision.BF16},
     "channels-last": {"mixed_precision": Precision.BF16, "channels_last": True},
-    "token routing": {"mixed_precision": Precision.BF16, "token_routing": 0.5},
     "FSDP2": {"mixed_precision": Precision.BF16, "parallel": Parallel.FSDP2},
     "compiled": {"mixed_precision": Precision.BF16, "torch_compile": True},
 }

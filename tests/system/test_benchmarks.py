@@ -109,9 +109,8 @@ def test_ways_that_save_work_end_with_equally_many_samples() -> None:
     ((seed, ends),) = result["ends"].items()
     assert seed == "0"
     assert {end["samples"] for end in ends.values()} == {512}
-    assert len({end["loss"] for end in ends.values()}) == len(ends) == 3
+    assert len({end["loss"] for end in ends.values()}) == len(ends) == 2
     assert ends["small-first:0.75"]["cpu_s"] < ends["plain"]["cpu_s"]
     left = {row["way"]: row["flops_left"] for row in result["flops_left"] if row["architecture"] == "sd2"}
-    assert 0.8 < left["routed:0.5"] < 1
     assert 0.4 < left["small-first:0.75"] < 0.5
     assert "equal time" in said

@@ -54,7 +54,7 @@ def ingest(
     progress("looking", 0, None)
     source = find(address, options)
     out = Storage.at(out_address)
-    about = {"ingest": json.loads(json.dumps(asdict(options))), "source": _about(source)}
+    about = {"ingest": _described(options), "source": _about(source)}
     _refuse_overlap(source, out)
     if (manifest := _earlier(out, about)) is not None:
         return _report(source, out, manifest, again=True)
@@ -80,6 +80,12 @@ def ingest(
         out.write(MANIFEST, manifest.to_bytes())
         unfinished.remove()
     return _report(source, out, manifest, again=False)
+
+
+def _described(options: Ingest) -> dict[str, Any]:
+    """The options as a manifest tells them, with a former one: a manifest of before is of the same options."""
+    told: dict[str, Any] = json.loads(json.dumps({**asdict(options), "dedupe_hash_distance": None}))
+    return told
 
 
 def _about(source: Source) -> dict[str, Any]:

@@ -175,8 +175,6 @@ def not_measured(config: PretrainConfig) -> list[str]:
         found.append("no validation loss: " + " and ".join(f"train.{name} = 0" for name in missing))
     if not config.evaluate.checkpoints:
         found.append("no checkpoint is evaluated beside the run: evaluate.checkpoints = 0")
-    if config.encode.max_encoders is not None:
-        found.append("encode.max_encoders is ignored: the number of encoders does not change during a run")
     return found
 
 

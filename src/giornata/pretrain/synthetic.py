@@ -285,8 +285,30 @@ def report_of(
     encoded: tuple[str, Measurements],
     notes: Sequence[str],
 ) -> dict[str, Any]:
-    """The report of the run `config`, of which so many `trainers`, and one encoder in this `mode`, were measured."""
-    whole = config.workers.trainers
+    """The report of the run `config`, of which so many `trainers`, and one encoder in this `mode`, were measured.
+
+    Of each phase: `demand_images_per_s` of all trainers, which leaves out the network between them where not all were
+    measured; `encoders` that feed them; `fed_share`, what the `asked` encoders of the run can feed.
+    """
+    whole, sizes = config.workers.trainers, list[dict[str, Any]]()
+    for place, phase in enumerate(config.phases):
+        (trained_per_s, micro_batch), (encoded_per_s, row_bytes) = loop[1][phase.name], encoded[1][phase.name]
+        demand, asked = trained_per_s * whole / trainers, config.encoders_of(place)
+        sizes.append(
+            {
+                "name": phase.name,
+                "resolution": phase.resolution,
+                "trainers_images_per_s": trained_per_s,
+                "demand_images_per_s": demand,
+                "estimated": whole != trainers,
+                "encoder_images_per_s": encoded_per_s,
+                "micro_batch": micro_batch,
+                "encoders": encoders_for(demand, encoded_per_s),
+                "bytes_per_s": demand * row_bytes,
+                "asked": asked,
+                "fed_share": min(1.0, asked * encoded_per_s / demand),
+            }
+        )
     return {
         "name": config.name,
         "model": config.model.architecture.value,
@@ -295,33 +317,8 @@ def report_of(
         "trainers_measured": trainers,
         "trainer_device": loop[0],
         "encoder_device": encoded[0],
-        "sizes": [
-            _size(config, place, loop[1][phase.name], encoded[1][phase.name], whole / trainers)
-            for place, phase in enumerate(config.phases)
-        ],
+        "sizes": sizes,
         "notes": list(notes),
-    }
-
-
-def _size(
-    config: PretrainConfig, place: int, loop: tuple[float, int], encoded: tuple[float, int], scale: float
-) -> dict[str, Any]:
-    """The rates of a phase. `demand_images_per_s`: of all trainers; where not all were measured it leaves out the
-    network between them. `encoders` feed them; `fed_share`: what the `asked` encoders of the run can feed."""
-    (trained_per_s, micro_batch), (encoded_per_s, row_bytes) = loop, encoded
-    demand, asked = trained_per_s * scale, config.encoders_of(place)
-    return {
-        "name": config.phases[place].name,
-        "resolution": config.phases[place].resolution,
-        "trainers_images_per_s": trained_per_s,
-        "demand_images_per_s": demand,
-        "estimated": scale != 1,
-        "encoder_images_per_s": encoded_per_s,
-        "micro_batch": micro_batch,
-        "encoders": encoders_for(demand, encoded_per_s),
-        "bytes_per_s": demand * row_bytes,
-        "asked": asked,
-        "fed_share": min(1.0, asked * encoded_per_s / demand),
     }
 
 

@@ -134,8 +134,6 @@ class Ingest:
     None: all are kept, and become RGB with 8 bits."""
     rows_per_shard: AtLeast1 = 1000
     """Pictures in each shard; the last shard may have fewer."""
-    dedupe_hash_distance: None = None
-    """Always None, for older configurations have this field: pictures of equal bytes are one, and no others."""
     max_quarantined_share: Share = 0.05
     """The ingest fails when more than this share of all rows goes to quarantine."""
     shuffle_bytes: AtLeast1 = 1 << 40
@@ -194,12 +192,6 @@ class Encode:
     """Pictures or captions that one encoder takes at once."""
     encoders: AtLeast1 = 1
     """Actors; a phase may have its own number. `giornata pretrain run --synthetic` says how many are needed."""
-    max_encoders: AtLeast1 | None = None
-    """Read and ignored: the number of encoders does not change during a run. Older configurations have this field."""
-    correct_after_s: NotNegative = 60.0
-    """Read and ignored, as `max_encoders`."""
-    restart_s: NotNegative | None = None
-    """Read and ignored, as `max_encoders`."""
     accelerator_type: str | None = None
     """Of the encoders' nodes, in Ray's terms ("A10G"); None: any."""
     gpus_per_encoder: NotNegative | None = None
@@ -268,8 +260,6 @@ class Train:
     """Decay of that average in each step. In early steps the decay is smaller."""
     ema_start_samples: AtLeast0 = 0
     """The average begins when this many pictures of the whole schedule were trained."""
-    token_routing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of image tokens that take the short way through the middle of the UNet while training; 0: none."""
     max_loss_ratio: Annotated[float, Field(ge=1)] = 10.0
     """A step whose loss is this many times the running median, or not a number, is left out and counted."""
     max_bad_steps: AtLeast1 = 10

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BeforeValidator, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from giornata.domain.errors import Fault, InvalidInput
@@ -28,6 +28,18 @@ LEAST: Mapping[str, Any] = {
     "phases": [{"name": "stand-in", "resolution": 512, "samples": 1}],
 }
 """The least configuration. Its values stand in for required ones that are wrong, so that others can be compared."""
+
+_FIXED = "the number of encoders does not change during a run; remove it"
+FORMER: Mapping[str, Mapping[str, tuple[Any, str]]] = {
+    "ingest": {"dedupe_hash_distance": (None, "pictures of equal bytes are one, and no others; remove it")},
+    "encode": {
+        "max_encoders": (None, _FIXED),
+        "correct_after_s": (60.0, _FIXED),
+        "restart_s": (None, _FIXED),
+    },
+    "train": {"token_routing": (0.0, "every image token takes the whole way; remove it")},
+}
+"""By table, fields that configurations had: the value that asked for nothing, and what to do about others."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -83,8 +95,6 @@ def folder_faults(config: PretrainConfig) -> list[Fault]:
 def _contradictions(config: PretrainConfig) -> Iterator[InitErrorDetails]:
     """Values that cannot go together."""
     train, workers, phases = config.train, config.workers, config.phases
-    if train.token_routing and train.torch_compile:
-        yield _cannot("train.token_routing", "cannot be compiled", "choose one of the two", "train.torch_compile")
     if train.channels_last and train.parallel is not Parallel.DDP:
         message = f"cannot go with train.parallel {train.parallel}, which takes contiguous weights only"
         hint = "leave it out, or set train.parallel to ddp"
@@ -150,7 +160,19 @@ def _consistent(config: PretrainConfig) -> PretrainConfig:
     return config
 
 
-ConsistentConfig = Annotated[PretrainConfig, AfterValidator(_consistent)]
+def _without_former(values: Any) -> Any:
+    """The values without former fields that ask for nothing, which whole configurations of older versions name."""
+    if not isinstance(values, dict):
+        return values
+    left = dict(values)
+    for table in FORMER.keys() & values.keys():
+        if isinstance(given := values[table], dict):
+            nothing = {name: default for name, (default, _) in FORMER[table].items()}
+            left[table] = {k: v for k, v in given.items() if k not in nothing or v != nothing[k]}
+    return left
+
+
+ConsistentConfig = Annotated[PretrainConfig, BeforeValidator(_without_former), AfterValidator(_consistent)]
 """A configuration as it comes in from outside. What the run itself makes of one need not be consistent."""
 CONFIG: TypeAdapter[PretrainConfig] = TypeAdapter(ConsistentConfig)
 
@@ -161,6 +183,8 @@ def fault_of(detail: ErrorDetails, *, under: str = "") -> Fault:
     if detail["type"] == CONTRADICTION:
         return Fault(where=where, message=detail["msg"], hint=detail["ctx"]["hint"])
     if detail["type"] == "unexpected_keyword_argument":
+        if former := FORMER.get(where.rpartition(".")[0], {}).get(str(detail["loc"][-1])):
+            return Fault(where=where, message="is gone: no version knows it any more", hint=former[1])
         near = difflib.get_close_matches(str(detail["loc"][-1]), _field_names(), n=1, cutoff=ALIKE)
         return Fault(where=where, message="unknown field", hint=f"did you mean {near[0]}?" if near else "remove it")
     message, given = detail["msg"].removeprefix("Value error, "), detail["input"]

@@ -2,7 +2,8 @@
 interruption."""
 
 import os
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,17 @@ import pytest
 import torch
 from tests.contract.pretrain.test_half_precision import column, tensors, train_one
 from tests.fixtures.kernels import needs_compiler
+from tests.fixtures.pretrain_feeds import pinned_feeds, run_of, tiny_config
 from tests.fixtures.pretrain_trainers import run_trainers
 from torch._dynamo.utils import counters
+from torch.nn.functional import interpolate
 
+from giornata.pretrain.encoding.transforms import Cutting
 from giornata.pretrain.feeding.examples import pieces
-from giornata.pretrain.feeding.feed import Feed
-from giornata.protocol.pretraining import Parallel
+from giornata.pretrain.feeding.feed import Batch, Feed
+from giornata.pretrain.run_state.progress import TrainingOutcome
+from giornata.pretrain.training.loop import train
+from giornata.protocol.pretraining import LATENT_SIDE_PX, Parallel, PretrainConfig
 
 pytestmark = [needs_compiler, pytest.mark.long, pytest.mark.timeout(1200)]
 SETTINGS: dict[str, Any] = {"samples": (24,)}
@@ -65,6 +71,47 @@ def test_rows_of_unusual_numbers_make_no_kernels(tmp_path: Path, kernel_director
     before = graphs()
     train_one(tmp_path / "ragged", torch_compile=True, samples=(36,), change=without)
     assert graphs() - before == kinds > 0
+
+
+def test_buckets_compile_at_most_two_sets_of_kernels_for_each_size(tmp_path: Path, kernel_directory: Path) -> None:
+    """Rows of two buckets, each in passes of 3, 2 and 1 rows: passes of 3 and 2 rows are usual in this phase."""
+
+    def made(name: str, change: Callable[[Feed, int], Feed]) -> int:
+        before, folder = graphs(), tmp_path / name
+        config = bucket_config(folder)
+        assert train(run_of(config, folder, feeds=pinned_feeds(config, change=change))) is TrainingOutcome.FINISHED
+        return graphs() - before
+
+    of_a_size = made("square", lambda feed, _: feed)  # steps of 3, 3 and 2 rows: two sets
+    in_all = made("buckets", in_buckets)
+    assert of_a_size < in_all <= len(SHARES[0]) * of_a_size
+
+
+def bucket_config(folder: Path) -> PretrainConfig:
+    config = tiny_config(folder, samples=(8 * len(SHARES),), checkpoint_steps=50, torch_compile=True)
+    phase = replace(config.phases[0], resolution=32, train_batch_size=3)
+    return replace(config, phases=(phase,), data=replace(config.data, enable_bucket=True, bucket_reso_steps=16))
+
+
+SHARES = ((3, 5), (7, 1), (2, 6))
+"""Of the 8 rows of a step, so many are of each bucket."""
+
+
+def in_buckets(feed: Feed, number: int) -> Feed:
+    """A feed whose rows have the sizes of the first buckets of `bucket_config`."""
+    cutting = Cutting.of(bucket_config(Path()).data, seed=0, resolution=32)
+    (rows,), start, batches = feed.batches, 0, []
+    for (height, width), count in zip(cutting.buckets, SHARES[number], strict=False):
+        size = height // LATENT_SIDE_PX, width // LATENT_SIDE_PX
+        part = {name: value[start : start + count] for name, value in vars_of(rows).items()}
+        part |= {name: interpolate(part[name].float(), size).half() for name in ("mean_BCHW", "logvar_BCHW")}
+        batches.append(Batch(**part))
+        start += count
+    return replace(feed, batches=batches)
+
+
+def vars_of(rows: Batch) -> dict[str, Any]:
+    return {each.name: getattr(rows, each.name) for each in fields(rows)}
 
 
 def without(feed: Feed, number: int) -> Feed:

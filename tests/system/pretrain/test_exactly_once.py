@@ -38,8 +38,9 @@ from tests.system.pretrain.runs import (
 
 from giornata.domain.errors import GiornataError
 from giornata.pretrain.evaluation.beside import RayTask, kept_evaluations
+from giornata.pretrain.ray_train.crashes import MOST_EQUAL
 from giornata.pretrain.ray_train.fit import fit
-from giornata.pretrain.ray_train.progress_actor import MOST_EQUAL, progress_actor_here
+from giornata.pretrain.ray_train.progress_actor import progress_actor_here
 from giornata.pretrain.run_state.committed import newest, run_storage
 from giornata.pretrain.run_state.proof import proof_of
 from giornata.protocol.pretraining import Mode, PretrainConfig

@@ -215,18 +215,13 @@ def test_samples_and_scores_lie_with_the_run(tmp_path: Path) -> None:
     assert told == {"step": 40, "fid": 12.5, "cmmd": 0.25, "samples": f"{made.name}.png"}
 
 
-def test_not_measured_names_disabled_validation_evaluation_and_ignored_settings(tmp_path: Path) -> None:
+def test_not_measured_names_disabled_validation_and_evaluation(tmp_path: Path) -> None:
     blind = not_measured(config_of(tmp_path, checkpoints=0))
     assert ["train.validation_steps = 0" in blind[0], "train.validation_rows = 0" in blind[0]] == [True, True]
     assert "evaluate.checkpoints = 0" in blind[1]
     config = config_of(tmp_path)
     seeing = replace(config, train=replace(config.train, validation_steps=2, validation_rows=4))
     assert not_measured(seeing) == []
-    older = replace(seeing, encode=replace(seeing.encode, max_encoders=4, correct_after_s=1.0))
-    assert parse(older.to_json()) == older, "settings of runs that corrected the number of encoders are read"
-    assert not_measured(older) == [
-        "encode.max_encoders is ignored: the number of encoders does not change during a run"
-    ]
 
 
 def test_people_and_programs_are_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from giornata.pretrain.recipes import RECIPES, read_config, sd2_base, sdxl_tiny
 from giornata.pretrain.run_state.committed import rooted
 from giornata.pretrain.run_state.progress import config_digest
 from giornata.protocol.pretraining import Data, Encode, PretrainConfig
-from giornata.protocol.pretraining_checks import parse, parse_ingest
+from giornata.protocol.pretraining_checks import FORMER, parse, parse_ingest
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -221,8 +221,34 @@ def test_a_table_checks_its_fields_when_it_is_made_and_when_it_is_changed() -> N
 
 
 def test_config_conflicts_are_reported_beside_faults_of_fields() -> None:
-    changes = {"train": {"token_routing": 0.5, "torch_compile": True, "max_bad_steps": 0}, "evaluate": {"clip": "x"}}
-    assert faults_of(changes) == {"train.token_routing", "train.max_bad_steps", "evaluate.clip"}
+    channels = {"channels_last": True, "parallel": "fsdp2", "max_bad_steps": 0}
+    changes = {"train": channels, "evaluate": {"clip": "x"}}
+    assert faults_of(changes) == {"train.channels_last", "train.max_bad_steps", "evaluate.clip"}
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "asks", "hint"),
+    [
+        ("train", "token_routing", 0.5, "every image token takes the whole way; remove it"),
+        ("encode", "max_encoders", 4, "the number of encoders does not change during a run; remove it"),
+        ("encode", "correct_after_s", 1.0, "the number of encoders does not change during a run; remove it"),
+        ("encode", "restart_s", 2.0, "the number of encoders does not change during a run; remove it"),
+        ("ingest", "dedupe_hash_distance", 3, "pictures of equal bytes are one, and no others; remove it"),
+    ],
+)
+def test_a_former_field_is_read_over_when_it_asks_for_nothing_and_refused_with_a_hint_otherwise(
+    table: str, name: str, asks: float, hint: str
+) -> None:
+    values = json.loads(json.dumps(sdxl_tiny().to_json()))
+    for former, fields in FORMER.items():
+        values[former] |= {each: nothing for each, (nothing, _) in fields.items()}
+    assert parse(values) == sdxl_tiny()
+    values[table][name] = asks
+    with pytest.raises(InvalidInput) as refused:
+        parse(values)
+    (fault,) = refused.value.faults
+    assert (fault.where, fault.hint) == (f"{table}.{name}", hint)
+    assert fault.message == "is gone: no version knows it any more"
 
 
 def test_a_fault_says_what_was_found_and_what_to_do() -> None:

@@ -8,8 +8,7 @@ import torch
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
-from giornata.pretrain.ray_train.fit import GIVEN_UP, fit
-from giornata.pretrain.ray_train.progress_actor import (
+from giornata.pretrain.ray_train.crashes import (
     LONGEST_WORDS,
     MOST_EQUAL,
     Crashes,
@@ -17,6 +16,7 @@ from giornata.pretrain.ray_train.progress_actor import (
     lost_others,
     words_of,
 )
+from giornata.pretrain.ray_train.fit import GIVEN_UP, fit
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.pretrain.reporting.progress_lines import crash_words
 

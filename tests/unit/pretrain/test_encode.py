@@ -2,13 +2,11 @@
 
 import io
 import json
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -19,7 +17,7 @@ from giornata.diffusion.encode.captions import Embedding
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.data import columns
 from giornata.pretrain.data.fence import FenceClock, check, claim
-from giornata.pretrain.data.manifest import Manifest, Shard
+from giornata.pretrain.data.manifest import Shard
 from giornata.pretrain.encode import encode, here
 from giornata.pretrain.encoding.encode_shards import EncodedPart, EncodingTask, ShardEncoder
 from giornata.pretrain.encoding.encoded import (
@@ -31,8 +29,6 @@ from giornata.pretrain.encoding.encoded import (
 )
 from giornata.pretrain.encoding.encoder import Encoder, open_encoder
 from giornata.pretrain.encoding.transforms import Posterior
-from giornata.pretrain.feeding.graph import GROUP, STORED, ReadLatents, packed
-from giornata.pretrain.feeding.rows_of_phase import RowsOfPhase
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.protocol.pretraining import Mode, PretrainConfig
 
@@ -147,46 +143,19 @@ def test_hybrid_stores_no_text_which_can_be_added(tmp_path: Path, encoder: Encod
     encoded_manifest(config_at(tmp_path), 32, source)
 
 
-def as_an_older_version_wrote_it(config: PretrainConfig, source: Manifest) -> None:
-    """Rewrites the folders: the text within the shards of each resolution, and told there."""
-    folder = Path(config.storage) / "latents"
-    text_about = json.loads((folder / "text" / "manifest.json").read_text())["about"]
-    for resolution in ("32", "64"):
-        for shard in source.shards:
-            table = pq.read_table(folder / resolution / shard.name)
-            text = pq.read_table(folder / "text" / shard.name)
-            for name in (columns.PROMPT, columns.POOLED):
-                table = table.append_column(name, text.column(name))
-            pq.write_table(
-                table.select(columns.LATENTS.names).cast(columns.LATENTS), folder / resolution / shard.name
-            )
-        for name in ("about.json", "manifest.json"):
-            values = json.loads((folder / resolution / name).read_text())
-            about = values.get("about", values)
-            about |= {"text": True} | {key: text_about[key] for key in ("caption_choice",) if key in text_about}
-            (folder / resolution / name).write_text(json.dumps(values))
-    shutil.rmtree(folder / "text")
-
-
-def fed_rows(config: PretrainConfig, source: Manifest) -> pa.Table:
-    names = tuple(shard.name for shard in encoded_manifest(config, 32, source).shards)
-    phase = RowsOfPhase(seed=0, phase=0, samples=source.rows, shard_rows=tuple(shard.rows for shard in source.shards))
-    reader = ReadLatents(latents_storage(config, 32), names, phase, STORED)
-    return pa.concat_tables(reader(pa.table({GROUP: [packed(list(phase.portions()))]})))
-
-
-def test_latents_of_an_older_version_are_read_and_not_added_to(tmp_path: Path, encoder: Encoder) -> None:
-    source = write_shards(tmp_path / "shards", shards=2, rows=ROWS, captions=3)
+def test_latents_with_their_text_inside_are_refused_by_run_and_encode(tmp_path: Path, encoder: Encoder) -> None:
+    source = write_shards(tmp_path / "shards", shards=1, rows=2)
     config = config_at(tmp_path)
     encode(config, encoder)
-    now = fed_rows(config, source)
-    as_an_older_version_wrote_it(config, source)
-    before = fed_rows(config, source)
-    assert before.drop_columns([columns.CAPTION]).equals(now.drop_columns([columns.CAPTION]))
-    assert all(now.column(columns.PROMPT).to_pylist())
-    with pytest.raises(InvalidInput, match="caption_choice is"):
-        encoded_manifest(replace(config, seed=7), 32, source)
-    with pytest.raises(InvalidInput, match=r"older version.*run `giornata pretrain encode`"):
+    for name in ("about.json", "manifest.json"):
+        file = tmp_path / "latents" / "32" / name
+        values = json.loads(file.read_text())
+        values.get("about", values)["text"] = True  # as the first version described them
+        file.write_text(json.dumps(values))
+    refusal = r"first version, with the text within the latents.*run `giornata pretrain encode`"
+    with pytest.raises(InvalidInput, match=refusal):
+        encoded_manifest(config, 32, source)
+    with pytest.raises(InvalidInput, match=refusal):
         encode(config, encoder)
 
 

@@ -14,6 +14,24 @@ from giornata.pretrain.planning.pricing import encoder_speed, mfu_of, rate_at, t
 FILES = [resources.files("giornata.pretrain.planning").joinpath(name) for name in ("facts.toml", "prices.toml")]
 FIRST, SECOND = (tomllib.loads(file.read_text(encoding="utf-8")) for file in FILES)
 DOCUMENT = FIRST | SECOND
+COUNTED = (
+    ("shapes", 96, 1.0923, 0.13656),
+    ("shapes", 128, 1.9794, 0.25012),
+    ("shapes", 256, 9.8137, 1.2018),
+    ("sdxl-tiny", 64, 0.17977, 0.025879),
+    ("sdxl-tiny", 96, 0.38295, 0.058964),
+    ("sdxl-tiny", 128, 0.67566, 0.10666),
+    ("sdxl-tiny", 256, 2.9424, 0.47697),
+    ("sd2", 128, 136.55, 67.778),
+    ("sd2", 320, 858.34, 428.02),
+    ("sd2", 384, 1268.0, 619.66),
+    ("sd2", 640, 4082.1, 1775.0),
+    ("sd2", 768, 6443.2, 2609.1),
+    ("sd2", 896, 9681.4, 3636.8),
+)
+"""Model, resolution, and 10^9 FLOPs of training and of the VAE, by torch's FlopCounterMode on the meta device."""
+WIDTHS = {"sd2": 77 * 1024, "shapes": 77 * 128 + 64, "sdxl-tiny": 77 * 64 + 32}
+"""Numbers of a caption's embedding."""
 
 
 @pytest.fixture
@@ -23,7 +41,7 @@ def facts() -> Facts:
 
 def test_every_row_says_where_it_comes_from_and_how_it_is_known():
     rows = [(table, row) for table, found in DOCUMENT.items() if table != "defaults" for row in found]
-    assert len(rows) > 60
+    assert len(rows) > 50
     for table, row in rows:
         assert len(row["source"]) > 5, (table, row)
         assert row["mark"] in set(Evidence), (table, row)
@@ -52,6 +70,24 @@ def test_row_bytes_of_sd2_match_latent_text_and_moments_sizes(facts):
     small, large = facts.row_bytes_of("sd2", 256), facts.row_bytes_of("sd2", 512)
     assert (small.latent_bytes + small.text_bytes, large.latent_bytes + large.text_bytes) == (165_888, 190_464)
     assert small.moments_bytes == 16_384
+
+
+@pytest.mark.parametrize(("model", "resolution", "train_gflop", "vae_gflop"), COUNTED)
+def test_flops_of_a_resolution_that_is_not_listed_are_those_that_were_counted(
+    facts, model, resolution, train_gflop, vae_gflop
+):
+    follows = facts.flops_of(model, resolution)
+    assert (follows.train_gflop, follows.vae_gflop) == pytest.approx((train_gflop, vae_gflop), rel=3e-4)
+    assert follows.text_gflop == pytest.approx(facts.flops_of(model, 32 if model != "sd2" else 256).text_gflop)
+    assert follows.mark == "calculated"
+
+
+@pytest.mark.parametrize(("model", "resolution", "train_gflop", "vae_gflop"), COUNTED)
+def test_latents_and_text_of_a_resolution_that_is_not_listed_are_exact(
+    facts, model, resolution, train_gflop, vae_gflop
+):
+    sizes = facts.row_bytes_of(model, resolution)
+    assert (sizes.latent_bytes, sizes.text_bytes) == (2 * 4 * (resolution // 8) ** 2, 2 * WIDTHS[model])
 
 
 def test_an_instance_is_found_by_its_short_name_too(facts):

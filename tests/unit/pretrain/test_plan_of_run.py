@@ -57,7 +57,7 @@ def test_every_recipe_is_planned_by_name_and_from_a_file_that_begins_with_it(nam
         ran = planned(config, "--json")
         assert ran.exit_code == 0, ran.output
         told = json.loads(ran.stdout)
-        assert [phase["samples"] for phase in told["needs"]] == [each.samples for each in RECIPES[name]().phases]
+        assert told["samples"] == RECIPES[name]().samples
         assert bool(told["choices"]) == RECIPES[name]().workers.use_gpu
 
 
@@ -67,7 +67,6 @@ def test_the_guides_file_is_planned(tmp_path):
     assert ran.stdout.startswith("first: 18,000 samples of shapes, 2 phases\n")
     assert "no GPU" in ran.stdout
     assert "--assume" in ran.stdout
-    assert "121 MB" in ran.stdout
 
 
 def test_a_run_without_a_gpu_is_priced_on_clusters_that_are_named():
@@ -75,16 +74,6 @@ def test_a_run_without_a_gpu_is_priced_on_clusters_that_are_named():
     there = ranked(shapes(), trainers=["1xlambda-8xh100"])
     assert {choice.machines.trainer.name for choice in there.choices} == {"lambda-8xh100"}
     assert not any("no GPU" in text for text in there.left_out)
-
-
-@pytest.mark.parametrize("part", ["train_gflop", "vae_gflop"])
-@pytest.mark.parametrize("side", [320, 448, 640, 768])
-def test_flops_of_any_resolution_follow_from_those_that_are_counted(part, side):
-    """Counted rows are left out one by one: what follows from the others is what was counted."""
-    rest = replace(FACTS, flops=tuple(row for row in FACTS.flops if (row.model, row.resolution) != ("sd2", side)))
-    follows, counted = rest.flops_of("sd2", side), FACTS.flops_of("sd2", side)
-    assert getattr(follows, part) == pytest.approx(getattr(counted, part), rel=1e-3)
-    assert (follows.mark, counted.mark) == ("calculated", "measured")
 
 
 def test_a_run_of_any_resolution_is_planned():

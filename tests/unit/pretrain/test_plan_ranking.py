@@ -249,7 +249,7 @@ def test_the_verdict_names_the_cheapest_the_difference_and_the_rows_that_decide(
 
 def test_an_h100_encodes_cheaper_than_an_a10g_and_a_4090_cheaper_than_both():
     (said,) = [text for text in reasons(ranked()) if text.startswith("To encode a million pictures")]
-    for part in ("$1.19 on lambda-8xh100", "$3.31 on g5.2xlarge", "$0.53 on saladcloud-rtx4090 (interruptible)"):
+    for part in ("$1.19 on lambda-8xh100", "$3.31 on g5.2xlarge", "$0.59 on saladcloud-rtx4090 (interruptible)"):
         assert part in said
 
 
@@ -264,7 +264,7 @@ def test_interruptible_trainers_are_compared_with_the_others():
 
 def test_machines_with_an_interruptible_price_alone_are_priced_by_it():
     only = ranked(trainers=["1xp5"], encoders=["saladcloud-rtx4090"], modes=["online"]).best
-    assert (only.machines.encoder_offer.usd_per_hour, only.machines.encoder_offer.term) == (0.3, "interruptible")
+    assert (only.machines.encoder_offer.usd_per_hour, only.machines.encoder_offer.term) == (0.33, "interruptible")
 
 
 def test_prices_of_more_than_four_months_are_warned_of():
@@ -272,8 +272,9 @@ def test_prices_of_more_than_four_months_are_warned_of():
         ranking = rank(request_of(schedule_of(sd2_base())), FACTS, today=today)
         return " ".join(text for text in reasons(ranking) if text.startswith("Prices older than 4 months"))
 
-    assert "p5.48xlarge" not in warned(date(2026, 11, 22)) and "saladcloud-rtx4090 (2025-07-07)" in warned(
+    assert "p5.48xlarge" not in warned(date(2026, 11, 22)) and "saladcloud-l40s (2025-07-07)" in warned(
         date(2026, 11, 22)
     )
+    assert "saladcloud-rtx4090" not in warned(date(2026, 11, 22))
     assert "p5.48xlarge (2026-11-09)" in warned(date(2027, 4, 1))
     assert warned(None) == warned(date(2023, 1, 1)) == ""

@@ -15,14 +15,8 @@ from ray.train.v2._internal.execution.scaling_policy import NoopDecision
 from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.domain.errors import InvalidInput
-from giornata.pretrain.ray_train.fit import (
-    LOOK_EVERY_S,
-    MOST_FRUITLESS,
-    RESIZE_WITHIN_S,
-    RayTrainLosses,
-    SaveBeforeResize,
-    fit,
-)
+from giornata.pretrain.ray_train.crashes import MOST_FRUITLESS, RayTrainLosses
+from giornata.pretrain.ray_train.fit import LOOK_EVERY_S, RESIZE_WITHIN_S, SaveBeforeResize, fit
 from giornata.pretrain.recipes import sdxl_tiny
 from giornata.pretrain.run import check
 from giornata.pretrain.run_state.committed import STATE, CommittedCheckpoint, FileFacts, commit, name_of, run_storage

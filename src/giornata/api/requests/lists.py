@@ -20,7 +20,9 @@ Cursor = Annotated[str | None, Query(max_length=1024, description="`next` of the
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Maximum number of entries in the reply.")]
 After = Annotated[int, Query(ge=0, le=LARGEST_ID, description="Only entries with ids above this one.")]
 AfterStep = Annotated[int, Query(ge=-1, le=LARGEST_ID, description="Only later steps than this.")]
-FewOrAll = Annotated[int | None, Query(ge=1, le=MAX_PAGE, description="Maximum number of entries in the reply. Default: all of them.")]
+FewOrAll = Annotated[
+    int | None, Query(ge=1, le=MAX_PAGE, description="Maximum number of entries in the reply. Default: all of them.")
+]
 BelowStep = Annotated[int | None, Query(ge=0, le=LARGEST_ID, description="Only earlier steps than this.")]
 AfterName = Annotated[str, Query(max_length=255, description="Only what comes after this name.")]
 JobId = Annotated[str, Path(max_length=64)]

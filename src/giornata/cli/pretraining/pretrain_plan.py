@@ -16,11 +16,8 @@ from giornata.pretrain.planning.pricing import Choice, ChosenPhase
 from giornata.pretrain.planning.ranking import Ranking, rank
 from giornata.pretrain.planning.report import (
     ESTIMATED,
-    PhaseNeeds,
-    in_units,
     large_bytes,
     machines_words,
-    needs_of,
     ranking_told,
     reasons,
     usd,
@@ -75,8 +72,6 @@ def say_ranking(ranking: Ranking, out: Output, *, every: bool) -> None:
     best = ranking.best
     narrow = out.console.is_terminal and out.console.width < WIDE
     if best is None:
-        say_table(needs_columns(needs_of(request, ranking.facts), narrow=narrow), out)
-        out.say("")
         say_lines(("Nothing can be priced.", *ranking.left_out, *request.notes), out)
         return
     say_lines(verdict(ranking), out)
@@ -157,27 +152,6 @@ def phase_columns(phases: Iterable[ChosenPhase], *, narrow: bool) -> list[Column
         columns.append(("stored", [large_bytes(row.stored_bytes) for row in rows], True))
         columns.append(("encoded in", [f"{row.encoding_hours:,.0f} h" for row in rows], True))
     return columns
-
-
-def needs_columns(phases: Iterable[PhaseNeeds], *, narrow: bool) -> list[Column]:
-    """Return one row for each phase of a plan that cannot be priced."""
-    rows = list(phases)
-    columns: list[Column] = [
-        ("pixels", [str(row.resolution) for row in rows], True),
-        ("samples", [samples_words(row.samples) for row in rows], True),
-        ("steps", [f"{row.steps:,}" for row in rows], True),
-        ("train", [_flop(row.train_flop) for row in rows], True),
-        ("encode", [_flop(row.encode_flop) for row in rows], True),
-        ("offline", [large_bytes(row.offline_bytes) for row in rows], True),
-        ("hybrid", [large_bytes(row.hybrid_bytes) for row in rows], True),
-    ]
-    if not narrow:
-        columns.insert(3, ("rows", [f"{row.rows:,}" for row in rows], True))
-    return columns
-
-
-def _flop(flop: float) -> str:
-    return in_units(flop, {"EFLOP": 1e18, "PFLOP": 1e15, "TFLOP": 1e12, "GFLOP": 1e9})
 
 
 def samples_words(samples: float) -> str:

@@ -6,7 +6,7 @@ resolutions. Beside each lies a note of its size and hash. `about.json` describe
 first is written; `manifest.json` describes and lists them after the last. `empty.safetensors` is the embedding of the
 empty caption.
 
-Older versions stored the text within the shards of each resolution. Such folders can be read, and not added to.
+The first version stored the text within the shards of each resolution. Such folders are refused.
 """
 
 import json
@@ -98,13 +98,8 @@ def encoded_manifest(config: PretrainConfig, resolution: int, source: Manifest) 
     """
     found = _manifest_as_wanted(config, resolution, source)
     if stores_text(config):
-        if "text" not in found.about:
-            text = _manifest_as_wanted(config, TEXT, source)
-            refuse_others(latents_storage(config, TEXT), text.about, {"encoder": found.about.get("encoder")})
-        else:  # an older version wrote both into one shard
-            wanted = {"text": True, **wanted_about(config, TEXT, source)}
-            wanted.pop("seed")  # that of the latents is another, and was compared
-            refuse_others(latents_storage(config, resolution), found.about, wanted)
+        text = _manifest_as_wanted(config, TEXT, source)
+        refuse_others(latents_storage(config, TEXT), text.about, {"encoder": found.about.get("encoder")})
     return found
 
 
@@ -116,7 +111,10 @@ def _manifest_as_wanted(config: PretrainConfig, part: int | str, source: Manifes
 
 
 def refuse_others(storage: Storage, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raise InvalidInput with a fault for every wanted value that `found` lacks."""
+    """Raise InvalidInput with a fault for every wanted value that `found` lacks, or for text within the shards."""
+    if "text" in found:
+        message = "was written by the first version, with the text within the latents, which is not read any more"
+        raise InvalidInput([Fault(where=str(storage), message=message, hint=AGAIN)])
     faults = [
         Fault(where=str(storage), message=f"{name} is {found.get(name)!r}, and {value!r} is wanted", hint=AGAIN)
         for name, value in wanted.items()
@@ -177,13 +175,7 @@ class PartFolder:
 
     def _claim(self) -> None:
         if self.storage.exists(ABOUT):
-            found = json.loads(self.storage.read(ABOUT))
-            if "text" in found:
-                message = (
-                    "was written by an older version: runs read it once it has a manifest, and it stays as it is"
-                )
-                raise InvalidInput([Fault(where=str(self.storage), message=message, hint=AGAIN)])
-            refuse_others(self.storage, found, self._about)
+            refuse_others(self.storage, json.loads(self.storage.read(ABOUT)), self._about)
             return
         if others := self.storage.names():
             message = f"is not empty ({others[0]}) and does not say what it holds"

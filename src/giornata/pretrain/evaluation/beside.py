@@ -20,7 +20,7 @@ from giornata.domain.errors import GiornataError
 from giornata.pretrain.data.manifest import json_bytes
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoder import gpus_of_an_encoder
-from giornata.pretrain.ray_train.progress_actor import words_of
+from giornata.pretrain.ray_train.crashes import words_of
 from giornata.pretrain.run_state.committed import CommittedCheckpoint, committed, name_of, run_storage
 from giornata.protocol.pretraining import BESIDE, CheckpointCadence, PretrainConfig
 from giornata.protocol.pretraining_checks import parse

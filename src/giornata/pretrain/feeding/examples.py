@@ -24,15 +24,14 @@ MOST_LOGVAR = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """The input of one forward and backward pass. `places` are the rows' (phase, epoch, key).
+    """The input of one forward and backward pass. An example of `weight` 0 takes part and changes nothing.
 
-    An example of `weight` 0 takes part and changes nothing. Latents and noise are float32, the text has its type.
+    Latents and noise are float32, the text has its type.
     """
 
     noisy: NoisyBatch
     embedding: Embedding
     weight: float = 1.0
-    places: Sequence[tuple[int, int, str]] = ()
 
     def to(self, device: torch.device, *, text_dtype: torch.dtype) -> "Example":
         # The text is copied as it is and cast there: it may have half of the bytes
@@ -74,7 +73,7 @@ class ExampleDraws:
             timesteps_B=self._timesteps(places),
             time_ids_B6=batch.time_ids_B6.float(),
         )
-        return Example(noisy=noisy, embedding=self._embedding(batch, places), places=places)
+        return Example(noisy=noisy, embedding=self._embedding(batch, places))
 
     def _latents(self, batch: Batch, places: Sequence[tuple[int, int, str]]) -> torch.Tensor:
         shift, factor = self.scaling

@@ -25,7 +25,7 @@ from giornata.pretrain.data.manifest import Manifest
 from giornata.pretrain.data.shards import read_rows
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encode_shards import EncodeRows, encoded_here
-from giornata.pretrain.encoding.encoded import encoded_manifest, latents_storage, source_manifest
+from giornata.pretrain.encoding.encoded import TEXT, encoded_manifest, latents_storage, source_manifest
 from giornata.pretrain.encoding.encoder import Encoder, gpus_of_an_encoder
 from giornata.pretrain.encoding.transforms import CaptionChoice, Cutting, cut_rows
 from giornata.pretrain.feeding.feed import Batch, Feeder
@@ -168,10 +168,8 @@ def reader_of(
 
 
 class ReadLatents:
-    """Reads the rows of portions from encoded shards.
-
-    Wanted text that is not in a shard is in the shard of the same name in the folder `text` beside the resolution's.
-    """
+    """Reads the rows of portions from encoded shards. Their text is in the folder `text` beside the resolution's, in
+    the shard of the same name."""
 
     def __init__(
         self, storage: Storage, names: tuple[str, ...], rows_of: RowsOfPhase, columns_read: tuple[str, ...]
@@ -181,16 +179,11 @@ class ReadLatents:
     def __call__(self, groups: pa.Table) -> Iterator[pa.Table]:
         """Yield the rows of the portions as tables of at most ROWS_AT_ONCE rows."""
         for portion in portions_of(groups):
-            text = self._text(portion)
+            order, name = self._rows_of.in_order(portion), self._names[portion.shard]
+            text = read_rows(self._storage.beside(TEXT), name, order, columns=OF_TEXT, at_once=ROWS_AT_ONCE)
             for table in _use_rows(portion, self._rows_of, self._storage, self._names, self._columns):
-                if columns.PROMPT not in table.column_names:
-                    table = _with_text(table, next(text) if columns.PROMPT in self._columns else None)  # noqa: PLW2901
-                yield table.select(columns.FED.names).cast(columns.FED)
-
-    def _text(self, portion: Portion) -> Iterator[pa.Table]:
-        """The text's rows. The file is opened with the first of them, so only where the shard has no text."""
-        order, name = self._rows_of.in_order(portion), self._names[portion.shard]
-        yield from read_rows(self._storage.beside("text"), name, order, columns=OF_TEXT, at_once=ROWS_AT_ONCE)
+                whole = _with_text(table, next(text) if columns.PROMPT in self._columns else None)
+                yield whole.select(columns.FED.names).cast(columns.FED)
 
 
 def _with_text(table: pa.Table, text: pa.Table | None) -> pa.Table:

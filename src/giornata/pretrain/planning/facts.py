@@ -195,28 +195,27 @@ class Facts:
         return _first(self.instances, name=whole)
 
     def flops_of(self, model: str, resolution: int) -> Flops:
-        """FLOPs of a model at any resolution. Of one that is not listed they follow from three that are.
+        """FLOPs of a model at any resolution. Of one that is not listed they follow from the three that are.
 
         FLOPs are a sum of terms that go by pixels (convolutions), by their square (attention), or by neither.
         Raises KeyError for an unknown model.
         """
         rows = [row for row in self.flops if row.model == model]
-        near = sorted(rows, key=lambda row: abs(math.log(row.resolution / resolution)))[:3]
-        if not near or near[0].resolution == resolution:
+        if not rows or any(row.resolution == resolution for row in rows):
             return _first(self.flops, model=model, resolution=resolution)
         shares = {
             row: math.prod(
                 (resolution**2 - other.resolution**2) / (row.resolution**2 - other.resolution**2)
-                for other in near
+                for other in rows
                 if other is not row
             )
-            for row in near
+            for row in rows
         }
         gflop = {
             name: sum(getattr(row, name) * share for row, share in shares.items())
             for name in ("train_gflop", "vae_gflop", "text_gflop")
         }
-        sides = ", ".join(str(row.resolution) for row in near)
+        sides = ", ".join(str(row.resolution) for row in rows)
         source = f"from {sides} pixels, by pixels and their square"
         return Flops(model=model, resolution=resolution, source=source, mark=Evidence.CALCULATED, **gflop)
 

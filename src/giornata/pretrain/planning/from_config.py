@@ -44,7 +44,7 @@ def request_named(config: str, facts: Facts | None = None, *, assume: Path | Non
 def request_of_run(config: PretrainConfig, facts: Facts | None = None, **assumed: Any) -> PlanRequest:
     """The request of a run's configuration, in its mode and in the others; `assumed` are fields of PlanRequest.
 
-    Without a GPU for trainers only FLOPs and storage are told, unless `trainers` are assumed.
+    Without a GPU for trainers nothing is priced, unless `trainers` are assumed.
     Raises InvalidInput with all faults.
     """
     known, notes = facts or load_facts(), list[str]()

@@ -1,23 +1,16 @@
 """A ranking for people, in sentences, and for programs, as plain values."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from giornata.pretrain.planning.facts import INTERRUPTIBLE, Facts, InstancePrice, InstanceType
+from giornata.pretrain.planning.facts import INTERRUPTIBLE, InstancePrice, InstanceType
 from giornata.pretrain.planning.pricing import GB, Choice, encoder_speed
-from giornata.pretrain.planning.ranking import (
-    Ranking,
-    interruptible,
-    mfu_to_beat,
-    rows_that_decide,
-)
-from giornata.pretrain.planning.request import PlanRequest
+from giornata.pretrain.planning.ranking import Ranking, interruptible, mfu_to_beat, rows_that_decide
 from giornata.protocol.pretraining import BESIDE, Mode
 
 DAYS_PER_MONTH = 365 / 12
-GIGA = 1e9
 OLD_MONTHS = 4
 """Prices of GPUs move by a tenth and more in that time."""
 COUNTS = {"million": 1e6, "thousand": 1e3}
@@ -208,40 +201,6 @@ def _pictures(ranking: Ranking) -> Iterator[str]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseNeeds:
-    """`train_flop`: forward and backward, of all samples. `encode_flop`: both towers, of all rows once; with encoders
-    beside the run it is paid in every pass. Stored bytes are those of the two modes that store."""
-
-    resolution: int
-    samples: int
-    steps: int
-    rows: int
-    train_flop: float
-    encode_flop: float
-    offline_bytes: float
-    hybrid_bytes: float
-
-
-def needs_of(request: PlanRequest, facts: Facts) -> tuple[PhaseNeeds, ...]:
-    """The needs of each phase of a checked request; `facts` hold what the request brings (`with_given`)."""
-    return tuple(
-        PhaseNeeds(
-            resolution=phase.resolution,
-            samples=phase.samples,
-            steps=-(-phase.samples // phase.global_batch_size),
-            rows=request.rows(phase),
-            train_flop=phase.samples * flops.train_gflop * GIGA,
-            encode_flop=request.rows(phase) * flops.encode_gflop * GIGA,
-            offline_bytes=request.rows(phase) * (sizes.moments_bytes + sizes.text_bytes),
-            hybrid_bytes=request.rows(phase) * sizes.moments_bytes,
-        )
-        for phase in request.phases
-        for flops in [facts.flops_of(request.model, phase.resolution)]
-        for sizes in [facts.row_bytes_of(request.model, phase.resolution)]
-    )
-
-
 def ranking_told(ranking: Ranking) -> dict[str, Any]:
     """The whole ranking, cheapest first; sums in USD."""
     decisive = rows_that_decide(ranking)
@@ -252,15 +211,9 @@ def ranking_told(ranking: Ranking) -> dict[str, Any]:
         "prices": ranking.request.prices,
         "rows": ranking.request.dataset_rows,
         "verdict": verdict(ranking),
-        "rows_that_decide": None
-        if decisive is None
-        else {
-            "rows": decisive.rows,
-            "below": decisive.below.name,
-            "above": decisive.above.name,
-        },
-        "configured": None if ranking.configured is None else choice_told(ranking.configured),
-        "needs": [asdict(each) for each in needs_of(ranking.request, ranking.facts)],
+        "rows_that_decide": decisive
+        and {"rows": decisive.rows, "below": decisive.below.name, "above": decisive.above.name},
+        "configured": ranking.configured and choice_told(ranking.configured),
         "choices": [choice_told(choice) for choice in ranking.choices],
         "reasons": reasons(ranking),
         "notes": list(ranking.request.notes),

@@ -31,7 +31,8 @@ from giornata.domain.errors import GiornataError
 from giornata.pretrain.encoding.encoded import source_manifest
 from giornata.pretrain.feeding.graph import fed
 from giornata.pretrain.feeding.rows_of_phase import part_of, rows_of_phases
-from giornata.pretrain.ray_train.progress_actor import RESIZE, is_final, lost_others, words_of
+from giornata.pretrain.ray_train.crashes import CRASHES, RayTrainLosses, is_final, lost_others, words_of
+from giornata.pretrain.ray_train.progress_actor import RESIZE
 from giornata.pretrain.run_state.committed import ledger_of, progress_of, run_storage
 from giornata.pretrain.run_state.progress import TrainingOutcome
 from giornata.protocol.pretraining import PretrainConfig
@@ -39,11 +40,6 @@ from giornata.protocol.pretraining import PretrainConfig
 log = logging.getLogger(__name__)
 
 NOTES = "ray-train"
-MOST_FRUITLESS = 3
-"""Losses of Ray Train in a row, without a checkpoint in between, that end the run: it will not get better."""
-CRASHES = 10
-"""Of trainers, that Ray Train bears where the configuration sets no bound. Then it counts as lost: what fails always,
-such as shards that a node does not see, would otherwise be tried for ever, at the price of all trainers."""
 GIVEN_UP = "given up: "
 """The beginning of the error of trainers that would crash as they did before; the words of the crash follow."""
 BACKENDS = {True: "nccl", False: "gloo"}
@@ -190,19 +186,6 @@ def fit(
         if outcome not in BEGIN_ANEW:
             return
         log.info("the trainers are begun anew: %s", BEGIN_ANEW[outcome])
-
-
-@dataclass(slots=True)
-class RayTrainLosses:
-    """Losses of Ray Train itself that followed one another."""
-
-    fruitless: int = 0
-    reached: int = -1
-
-    def bearable(self, step: int) -> bool:
-        """Return True when another start pays after a loss; the newest checkpoint is of this step."""
-        self.fruitless, self.reached = 1 if step > self.reached else self.fruitless + 1, step
-        return self.fruitless < MOST_FRUITLESS
 
 
 def _fit_once(config: PretrainConfig, actor: Any, *, command_ms: int, owner: str) -> str:

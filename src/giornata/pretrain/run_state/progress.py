@@ -96,6 +96,7 @@ def config_digest(config: PretrainConfig, begun_phases: int) -> str:
     # Younger than some checkpoints, whose runs knew no other choice:
     if data["caption_weights"] is None:
         del data["caption_weights"]
+    train["token_routing"] = 0.0  # a former choice, with which older checkpoints have their digest
     if train["optimizer"] == PretrainOptimizer.ADAMW:
         del train["optimizer"]
     for phase in phases:

@@ -141,7 +141,7 @@ class TrainingLoop:
         encoders = run.config.encoders_of(progress.phase) if run.config.encode.mode in BESIDE else 0
         self._usd_per_s = run.config.usd_per_s(self._channel.world, encoders)
         self._peak_per_s = None
-        if run.peak_flops_per_s and not run.config.train.token_routing:  # a picture is counted for all of its tokens
+        if run.peak_flops_per_s:
             flops = flops_per_picture(run.config.model.architecture, run.config.phases[progress.phase].resolution)
             self._peak_per_s = self._channel.world * run.peak_flops_per_s / flops
         self._spend()  # the start of all this, or what lay between the phases

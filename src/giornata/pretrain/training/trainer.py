@@ -29,7 +29,7 @@ from giornata.pretrain.run_state.progress import TrainingProgress, check_origin
 from giornata.pretrain.training.models import held_draws, new_unet, objective_of, widths
 from giornata.pretrain.training.optimizer import EMA, Averages, TrainingOptimizer, learning_rate, whole
 from giornata.pretrain.training.parallel import micro_batch, shard_model, try_passes
-from giornata.pretrain.training.step import Passes, TokenRouting
+from giornata.pretrain.training.step import Passes
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Phase, PretrainConfig, Train
 
 WINDOW_STEPS = 128
@@ -122,15 +122,13 @@ class Trainer:
         unet = new_unet(config.model.architecture, config.seed).to(run.device)
         self._widths = widths(unet)
         self._micro_batches = [self._micro_batch(unet, each) for each in config.phases]
-        routed = train.token_routing
-        routing = TokenRouting(unet, share=routed, seed=config.seed) if routed else None
         if train.torch_compile:
             stack.enter_context(compiled(unet, bits_promised=train.pinned_order))
         self._sharding = shard_model(unet, train, channel, run.device, node_size=run.node_size)
         self._parameters = self._sharding.parameters()
         self._optimizer = TrainingOptimizer(self._parameters, train, fused=run.device.type == "cuda")
         self._averages = Averages(self._parameters, decay=train.ema_decay)
-        self._passes = Passes(self._sharding, objective_of(config), channel, routing, self._kernels)
+        self._passes = Passes(self._sharding, objective_of(config), channel, self._kernels)
         self._held_draws = held_draws(config, run.scaling)
         self.draws = replace(
             self._held_draws,
