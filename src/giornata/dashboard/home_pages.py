@@ -134,13 +134,14 @@ def show_installation(visit: Visit) -> Response:
 
 def show_queue(visit: Visit) -> Response:
     """Show the operator why the queue waits, and what the fleets have, which the first page loads by itself."""
-    oldest = read_oldest_waiting(visit.ctx, visit.caller)
+    gauges = read_installation(visit.ctx, visit.caller)
+    oldest = read_oldest_waiting(visit.ctx, visit.caller, gauges)
     return render(
         visit,
         "installation_queue.html",
         oldest=oldest,
         oldest_url=project_url(oldest.project_id, f"/jobs/{oldest.job_id}") if oldest else "",
-        fleets=fleets_in_words(visit.ctx, visit.caller),
+        fleets=fleets_in_words(visit.ctx, visit.caller, gauges),
         shown=SHOWN,
     )
 

@@ -11,9 +11,9 @@ from giornata.control.context import Context
 from giornata.control.fleet_views import NodesOn, called, scaling_of
 from giornata.control.fleets.provider_backoff import wants_quiet
 from giornata.control.fleets.reconcile import unconfigured
-from giornata.control.monitoring import read_installation
 from giornata.control.ports.fleet import Renews
 from giornata.control.ports.node_queries.fleet_store import FleetNode, FleetRow, InstanceRow
+from giornata.control.ports.node_queries.gauges import Gauges
 from giornata.control.ports.store import Transaction
 from giornata.control.timestamps import instant
 from giornata.domain.errors import NotFound
@@ -63,13 +63,13 @@ def read_fleet(ctx: Context, caller: Caller, name: str) -> Fleet:
     raise NotFound(f"there is no fleet {name}")
 
 
-def fleets_in_words(ctx: Context, caller: Caller) -> Sequence[FleetInWords]:
+def fleets_in_words(ctx: Context, caller: Caller, gauges: Gauges) -> Sequence[FleetInWords]:
     """Return of each fleet what is wanted, what is there, and what is wrong, in the words of `list_fleets`.
 
-    However many instances there are, few rows are read; they are counted as of some seconds ago. Raises Forbidden,
+    However many instances there are, few rows are read: `gauges` has their counts. Raises Forbidden,
     Unavailable.
     """
-    gauges = read_installation(ctx, caller)
+    require_root_admin(caller)
     there: Counter[str] = Counter()
     for (name, _), count in gauges.fleet_instances.items():
         there[name] += count

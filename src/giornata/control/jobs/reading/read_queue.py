@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from giornata.control.access.machine_names import machine_names
+from giornata.control.access.permissions import require_root_admin
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.reading.read_jobs import why_it_waits
-from giornata.control.monitoring import read_installation
+from giornata.control.ports.node_queries.gauges import Gauges
 from giornata.control.timestamps import instant
 
 
@@ -23,15 +24,15 @@ class OldestWaiting:
     waiting_because: str
 
 
-def read_oldest_waiting(ctx: Context, caller: Caller) -> OldestWaiting | None:
+def read_oldest_waiting(ctx: Context, caller: Caller, gauges: Gauges) -> OldestWaiting | None:
     """Return the oldest job of the queue to an operator; None where there is none, or where it has just begun.
 
     Raises Forbidden, Unavailable.
     """
-    oldest = read_installation(ctx, caller).oldest_queued
-    if oldest is None:
+    require_root_admin(caller)
+    if gauges.oldest_queued is None:
         return None
-    job_id, project_id = oldest
+    job_id, project_id = gauges.oldest_queued
     with ctx.store.read() as tx:
         job = tx.job_reads.get(job_id, project_id=project_id)
         if job is None:
