@@ -199,11 +199,11 @@ class ReplaySession:
         self.end: Outcome | Exception | None = None
 
     def next(self) -> tuple[Start, Reporter] | None:
-        """Return the attempt, once."""
+        """Return the attempt, the first time only."""
         return self._waiting.pop() if self._waiting else None
 
     def ended(self, start: Start, end: Outcome | Exception) -> None:
-        """Remember the end."""
+        """Remember how the attempt has ended."""
         del start
         self.end = end
 
