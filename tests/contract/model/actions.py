@@ -90,6 +90,7 @@ AUDIT_WEIGHTS = {
     "commit_audited": 18,
     "settle_audits": 14,
     "run_audit": 18,
+    "refute": 6,
     "complete": 3,
     "finish_deletions": 1,
 }

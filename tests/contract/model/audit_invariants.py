@@ -26,13 +26,25 @@ class AuditWitness:
                 step = self.taken_back[event.job_id] = data["step"]
                 mine = _with_earlier(replays, event.job_id)
                 agreed = [
-                    Saved(row.sha256, row.attempt_number if row.job_id == event.job_id else 0)
+                    Saved(row.claimed_sha256, row.attempt_number if row.job_id == event.job_id else 0)
                     for row in seen.audits
                     if row.id == data["audit_id"] and (row.to_step, row.state) == (step, "confirmed")
-                    if row.job_id in mine and row.sha256
+                    if row.job_id in mine  # a later verdict of the same round may have let go of its bytes
                 ]
                 assert step == 0 or agreed, f"{event.job_id} goes back to {step}, which no two machines agree on"
                 replays[event.job_id].take_back(step, agreed[-1] if agreed else None)
+
+    def check_retries(self, seen: Snapshot) -> None:
+        """No retry goes on from a checkpoint that the job before it lost to an audit."""
+        retry_of = {row.id: row.retry_of for row in seen.jobs}
+        lost = {
+            (row.job_id, row.step, row.sha256)
+            for row in seen.checkpoints
+            if row.rejected and row.step > self.taken_back.get(row.job_id, row.step)
+        }
+        for row in seen.checkpoints:
+            copied = (retry_of[row.job_id], row.step, row.sha256)
+            assert row.rejected or row.attempt_number or copied not in lost, f"{row} is of a checkpoint in doubt"
 
 
 def _with_earlier(replays: Mapping[str, ReplayedJob], job_id: str) -> set[str]:

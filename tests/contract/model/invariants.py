@@ -125,6 +125,7 @@ class InvariantChecker:
             self._check_needs(seen)
         if concerns("checkpoints", "artifacts", "events"):
             self._check_saved(seen)
+            self._audits.check_retries(seen)
         if concerns("attempts", "ledger", "events"):
             self._check_money(seen)
             check_payers(seen)

@@ -21,6 +21,7 @@ from giornata.control.policy import Policy
 from giornata.control.ports.user_queries.records import ProjectRecord
 from giornata.control.storage.datasets import create_dataset
 from giornata.domain.generation.picture import ORDER_KINDS
+from giornata.domain.jobs.audits import AuditPolicy
 from giornata.domain.jobs.sweep import SWEEP_KIND
 from giornata.protocol.node.joint import joint_key_of
 from giornata.protocol.node.work import NodeInfo
@@ -38,7 +39,14 @@ NOT_ASKED_FOR = NEVER_TRIED | {AUDIT_KIND}  # whoever waits for jobs does not wa
 # Ends are reached sooner than in life, so that a schedule sees more of them.
 ROOT = Caller(project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_root")
 LIAR = "machine-2"  # the only machine whose results are wrong at times
-POLICY = Policy(max_fruitless=4, max_crashed_machines=2, min_pictures=1, max_log_lines_per_job=5)
+# Machines are of many owners, so that any third one may decide about two others.
+POLICY = Policy(
+    max_fruitless=4,
+    max_crashed_machines=2,
+    min_pictures=1,
+    max_log_lines_per_job=5,
+    audits=AuditPolicy(rented_fleets=frozenset({"local"})),
+)
 PRICES = (0, 1, 360_000, 777_777)  # micro-dollars an hour
 
 

@@ -86,7 +86,11 @@ class ReplayedJob:
             self._along_the_way(live, event, data)
 
     def take_back(self, step: int, agreed: Saved | None) -> None:
-        """An audit contradicts a machine of this job: what came behind the step is doubted, and the step is good."""
+        """An audit contradicts a machine of this job: what came behind the step is doubted, and the step is good. The
+        row of a job that has ended goes on to say how far the job came.
+        """
+        if self.ended_at_ms is not None:
+            self.forgotten = max(self.forgotten, self.committed_step)
         for later, saved in self.saved.items():
             saved.rejected = saved.rejected or later > step
         if agreed is not None:

@@ -195,7 +195,7 @@ class UserActions(ClaimActions):
     def _may_retry(self, job_id: str) -> bool:
         """One that ended badly makes a new job; one that waits after an attempt may go back to any machine."""
         row = self.checker.jobs[job_id]
-        return row.state in RETRYABLE or (row.state == JobState.QUEUED and bool(row.interrupted))
+        return row.state in RETRYABLE or bool(row.suspect) or (row.state == JobState.QUEUED and bool(row.interrupted))
 
     def _stranger(self, project: str, action: Any) -> None:
         stranger = owner(PROJECTS[(PROJECTS.index(project) + 1) % len(PROJECTS)])
