@@ -128,4 +128,5 @@ def _write(tx: Transaction, caller: Caller, job_id: str, some: Sequence[Imported
     for each in some:
         tags = [*each.tags, *([STAR] if each.starred else [])]
         if each.number in new and tags:
-            tx.picture_gallery.add_tags([PictureKey(job_id, each.number)], tags, project_id=caller.project_id)
+            key, of = PictureKey(job_id, each.number), caller.project_id
+            tx.picture_gallery.add_tags([key], tags, project_id=of, created_by=caller.maker)
