@@ -34,7 +34,7 @@ SAY_WHO_IN_COLUMNS_OF_THEIR_OWN = {
 }
 # Rows that come with a row of the person's, which says who.
 PARTS = {
-    *("dataset_items", "idempotency", "job_inputs", "order_terms", "picture_orders", "pictures"),
+    *("dataset_items", "idempotency", "imported_attempts", "job_inputs", "order_terms", "picture_orders", "pictures"),
     *("webhook_deliveries",),
 }
 # What servers, nodes and providers write by themselves.
