@@ -14,9 +14,10 @@ depends_on = None
 
 def upgrade() -> None:
     """Forward only: a backup is the way back."""
-    for table in ("projects", "project_secrets", "webhooks", "uploads", "picture_tags"):
-        op.add_column(table, sa.Column("created_by", sa.String(length=40), nullable=True))
+    # Jobs first and projects last, as requests lock them: the other way round both would wait for each other.
     op.add_column("jobs", sa.Column("imported_cost_micro_usd", sa.BigInteger(), nullable=True))
+    for table in ("uploads", "picture_tags", "project_secrets", "webhooks", "projects"):
+        op.add_column(table, sa.Column("created_by", sa.String(length=40), nullable=True))
     op.create_table(
         "imported_attempts",
         # Without a foreign key: it would lock the table of jobs against claims.
