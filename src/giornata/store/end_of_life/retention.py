@@ -63,7 +63,7 @@ HAS_ENDED: Condition = jobs.c.state.in_(sorted(TERMINAL)) & (jobs.c.ended_at_ms 
 """A job that has not ended may resume: nothing of it is taken."""
 MAY_LOSE: Condition = (jobs.c.project_id == PROJECT) & HAS_ENDED & ~jobs.c.pinned & jobs.c.deleted_at_ms.is_(None)
 _OLD_CACHES: Condition = (caches.c.project_id == PROJECT) & (caches.c.used_at_ms < BEFORE)
-"""What attempts made of datasets for later jobs goes with the datasets."""
+"""Caches that attempts made of datasets for later jobs: they go with the datasets."""
 IN_USE: Condition = (jobs.c.project_id == PROJECT) & ~HAS_ENDED
 
 

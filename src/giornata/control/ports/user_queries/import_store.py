@@ -75,7 +75,7 @@ class PictureToImport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedPast:
-    """What a job did where it ran: its attempts by number, and what was billed there."""
+    """The past of a job where it ran: its attempts by number, and the money that was billed there."""
 
     cost_micro_usd: int
     attempts: Sequence[AttemptRecord] = ()
