@@ -10,8 +10,8 @@ import pytest
 from tests.contract.http.test_streams import STREAM, submitted
 from tests.fixtures.served import Served, serving
 
+from giornata.api.requests.open_connections import ConnectionQuota
 from giornata.api.settings import ApiSettings
-from giornata.api.wakeup import ConnectionQuota
 from giornata.domain.errors import TooMany
 
 MOST = 2

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from giornata.api.replies.followed_jobs import FollowedJobs, Follower, Positions
 from giornata.api.requests.body_limits import is_head
 from giornata.api.requests.callers import Ctx, User
+from giornata.api.requests.open_connections import seated
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
 from giornata.control.access.authenticate import require_standing
@@ -196,7 +197,7 @@ class StreamRequest:
             settings=state.settings,
             wakeup=state.wakeup,
             followed=state.followed_jobs,
-            seat=state.streams.taken(self.caller.key_id),
+            seat=seated(state, state.streams, self.caller),
         )
         return await stream.respond()
 
