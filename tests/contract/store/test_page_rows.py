@@ -4,11 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.rig.page_data import fill
-from tests.fixtures.dashboard import PROJECT, Furnished, furnished, pages_of
+from tests.fixtures.dashboard import PROJECT, Furnished, forget_parts, furnished, pages_of
 from tests.fixtures.people import browser_of
 from tests.fixtures.rows_read import rows_read, sent_statements
-
-from giornata.protocol.project.admin import ROOT_PROJECT
 
 LITTLE, MUCH = 400, 4_000
 NODES = 20
@@ -27,12 +25,6 @@ def read_by_pages(installation: Furnished) -> dict[str, list[tuple[int, str]]]:
             assert browser.call("GET", path).status_code == 200, name
         found[name] = rows_read(installation.served.ctx.store, sent)  # type: ignore[arg-type]
     return found
-
-
-def forget_parts(installation: Furnished) -> None:
-    """Have each part of a page read what it shows, though somebody loaded it a moment ago."""
-    for project_id in (PROJECT, ROOT_PROJECT):
-        installation.served.app.state.shared_parts.forget(project_id)
 
 
 def read_by_search(installation: Furnished) -> list[tuple[int, str]]:
