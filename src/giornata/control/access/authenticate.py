@@ -12,7 +12,7 @@ from contextlib import suppress
 from giornata.control.access.install import signing_key
 from giornata.control.access.keys import is_live, secret_hash
 from giornata.control.access.permissions import read_scopes
-from giornata.control.access.reach import NOTHING, reach_of_person
+from giornata.control.access.reach import NOTHING, reach_of_person, reach_of_user
 from giornata.control.access.signing_in.sessions import live_user, session_caller
 from giornata.control.caller import Caller
 from giornata.control.context import Context
@@ -157,7 +157,7 @@ def require_standing(ctx: Context, caller: Caller) -> None:
 def _present_reach(tx: Transaction, caller: Caller, at_ms: int) -> frozenset[Scope]:
     if caller.is_session:
         user = live_user(tx, tx.sessions.get(caller.key_id), at_ms)
-        return NOTHING if user is None else reach_of_person(tx, user.id, caller.project_id)
+        return reach_of_user(tx, user, caller.project_id)
     key = tx.keys.get(caller.key_id, project_id=caller.project_id)
     return _reach(tx, key) if key is not None and is_live(key, at_ms) else NOTHING
 
