@@ -16,6 +16,7 @@ from giornata.control.ports.node_queries.routing_store import BaseQueue
 from giornata.domain.billing.budget import Budget, Spent
 from giornata.domain.errors import Unavailable
 from giornata.domain.generation.fleet_models import FleetModels
+from giornata.domain.generation.suspect_models import SuspectModels
 from giornata.domain.machines.stragglers import Trail
 
 MOST_CALLERS = 4096
@@ -95,6 +96,7 @@ class ProcessCache:
         self.readers = threading.BoundedSemaphore(READERS)
         self.fetches = OneFetchEach()  # of models from outside
         self.fleet_models = FleetModels()
+        self.suspect_models = SuspectModels()
         self.quotas = QuotaMemory()
         self._lock = threading.Lock()
         self._callers: dict[str, tuple[Caller, range]] = {}
