@@ -36,9 +36,9 @@ REGIONS: Mapping[str, Kinds] = MappingProxyType({"cpu": (BasicTransformerBlock,)
 ones, and twice the compiler's time (docs/benchmark-log.md)."""
 NO_BOUND = 2**30
 Backend = str | Callable[..., Callable[..., object]]
-"""What makes kernels of a graph: one of torch's by its name, or a function."""
+"""A maker of kernels from a graph: one of torch's by its name, or a function."""
 INDUCTOR = "inductor"
-"""The one of torch's that makes kernels. Others only look at what can be compiled."""
+"""The maker of torch that generates code. Others only look at what can be compiled."""
 
 Which = Callable[[str], str | None]
 """Finds a program, as shutil.which does."""

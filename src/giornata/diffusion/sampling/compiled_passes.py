@@ -27,8 +27,8 @@ NO_LORA = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassKind:
-    """What kernels are made for: the latents of one row, the width, and the prompts' length. `masked` prompts are of
-    several lengths."""
+    """A kind of pass has kernels of its own: by the latents of one row, the width, and the prompts' length. `masked`
+    prompts are of several lengths."""
 
     latents: torch.Size
     width: int

@@ -46,7 +46,7 @@ KNOWN_REPOSITORIES = {
 }
 """Families of base models that the engine loads from the hub, so that LoRAs of another family are refused early."""
 INPAINTING_REPOSITORIES = frozenset(name for name in KNOWN_REPOSITORIES if "inpainting" in name)
-"""Those whose UNet takes 9 channels: without a mask no node draws with them."""
+"""Repositories whose UNet takes 9 channels: without a mask no node draws with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ SUSPECTED_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Suspect:
+class _DamagedFile:
     since_ms: int
     damaged_on: set[str] = field(default_factory=set)
     warned: set[str] = field(default_factory=set)
@@ -24,7 +24,7 @@ class SuspectModels:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._files: dict[str, _Suspect] = {}
+        self._files: dict[str, _DamagedFile] = {}
 
     def is_known(self, node_id: str, sha256: str) -> bool:
         """Return True when it was noted that the file was damaged on the node."""
@@ -36,7 +36,7 @@ class SuspectModels:
         with self._lock:
             self._files = {key: each for key, each in self._files.items() if at_ms - each.since_ms < SUSPECTED_MS}
             for sha256 in sha256s:
-                self._files.setdefault(sha256, _Suspect(since_ms=at_ms)).damaged_on.add(node_id)
+                self._files.setdefault(sha256, _DamagedFile(since_ms=at_ms)).damaged_on.add(node_id)
 
     def to_verify(self, node_id: str, held: frozenset[str]) -> tuple[str, ...]:
         """Return those of the node's files that were damaged on another one. Each is told once."""
