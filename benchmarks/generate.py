@@ -16,6 +16,9 @@ server, agent, engine and client. The share of the floor is the time that the de
 at the rate of its data sheet, or of its matrix products on a CPU, in the time that the picture took. Prints tables,
 then one JSON line.
 
+With `--compile on` the workload has compiled kernels, which are made before the clock runs, but for `cold`; `graphs`
+makes their graphs alone, which shows that they can be made and nothing of their speed. The fleet's node has `auto`.
+
 `tiny` shows on a CPU what loading and batching are worth, and nothing of a GPU's arithmetic. `square` and `published`
 have SDXL's true shapes with random weights, and want a GPU.
 """
@@ -34,7 +37,7 @@ from benchmarks.rig.figures import conclude, machine, spread, spread_words
 from benchmarks.rig.installation import Installation, installation
 from benchmarks.rig.picture_floor import flops_per_s, picture_flops
 from benchmarks.rig.picture_sizes import SIZES, model_folders
-from benchmarks.rig.picture_work import PictureRig, PictureTask, Run, prompt, script, timed
+from benchmarks.rig.picture_work import COMPILED, PictureRig, PictureTask, Run, prompt, script, timed
 from giornata.diffusion.draws.determinism import fix_determinism, let_libraries_repeat
 
 CELLS = ("script", "cold", "alone", "joined", "attention", "convolutions", "fleet")
@@ -47,7 +50,7 @@ RATIOS = (
 )
 """One cell, the other that it is compared with, and the marks by device."""
 FLOOR_MARK = 0.5
-"""The share of the floor on a GPU, compiled. The workload compiles nothing yet."""
+"""The share of the floor on a GPU, with --compile on."""
 Cells = dict[str, list[Run]]
 """The runs of each cell, repetition by repetition."""
 
@@ -159,6 +162,7 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--threads", type=int, default=1, help="of the script and the workload; the node chooses its own"
     )
+    parser.add_argument("--compile", choices=COMPILED, default="off", help="kernels of the workload")
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes; the figures mean little")
     options = parser.parse_args(arguments)
     on_a_gpu = options.device == "cuda"
@@ -180,7 +184,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="giornata-load-") as scratch, ExitStack() as stack:
         directory = Path(scratch)
         base, refiner = model_folders(size, directory, options.device)
-        task = PictureTask(size=size, base=base, refiner=refiner, rows=options.rows, device=options.device)
+        task = PictureTask(
+            size=size,
+            base=base,
+            refiner=refiner,
+            rows=options.rows,
+            device=options.device,
+            compile=options.compile,
+        )
         flops = picture_flops(size, base, refiner)
         has_fleet = "fleet" in options.cells
         up = stack.enter_context(installation(directory / "data", nodes=1)) if has_fleet else None
@@ -196,6 +207,7 @@ def main() -> None:
             "device": options.device,
             "size": {"name": options.size, **asdict(size)},
             "rows": options.rows,
+            "compile": options.compile,
             "quick": options.quick,
             "floor": {"flops": flops, "flops_per_s": rate, "s_per_picture": flops / rate, "mark": FLOOR_MARK},
             "usd_per_hour": options.usd_per_hour,

@@ -20,6 +20,9 @@ from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.generation.picture import PictureParams
 from giornata.protocol.node.pipe import InputFile, Start
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.optimization import Compile
+from giornata.workloads.generate.compiling import DrawingCompiler
+from giornata.workloads.generate.warm_models import PLAIN
 from giornata.workloads.generate.workload import GenerateWorkload
 from giornata.workloads.interface import AgentRequest
 
@@ -27,18 +30,26 @@ COLORS = ("red", "green", "blue", "yellow", "purple", "orange", "pink", "cyan")
 RANK = 8
 ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
 CONVOLUTIONS = ("conv1", "conv2", "conv_shortcut", "conv_in", "conv_out", "conv")
+COMPILED = {
+    "off": PLAIN,
+    "on": DrawingCompiler(choice=Compile.ON),
+    "graphs": DrawingCompiler(choice=Compile.ON, backend="eager", version_of=lambda _device: "graphs alone"),
+}
+"""What the workload compiles."""
 ALL_LAYERS = (*ATTENTION, "ff.net.0.proj", "ff.net.2", "proj_in", "proj_out", "time_emb_proj", *CONVOLUTIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureTask:
-    """The pictures: `rows` of them at a time, drawn on `device` with the models in these folders."""
+    """The pictures: `rows` of them at a time, drawn on `device` with the models in these folders. `compile` is one of
+    COMPILED."""
 
     size: PictureSize
     base: Path
     refiner: Path | None
     rows: int
     device: str
+    compile: str = "off"
 
     @property
     def dtype(self) -> torch.dtype:
@@ -133,7 +144,8 @@ class PictureRig:
         self._draw(self._cold(), 1, None)
 
     def _cold(self) -> GenerateWorkload:
-        return GenerateWorkload(device=self._task.device, rows=self._task.rows)
+        compiler = COMPILED[self._task.compile]
+        return GenerateWorkload(device=self._task.device, rows=self._task.rows, compiler=compiler)
 
     def _draw(self, workload: GenerateWorkload, pictures: int, loras: str | None) -> None:
         self._leases += 1

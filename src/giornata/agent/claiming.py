@@ -129,7 +129,9 @@ class Claiming:
         reply = self._deps.node.claim(asked.claim)
         self._answered_at_s = self._deps.monotonic_s()
         if asked.claim.held_version is not None:
-            self._deps.model_reports.answered(known_version=reply.held_version, hint=reply.prefetch)
+            self._deps.model_reports.answered(
+                known_version=reply.held_version, hint=reply.prefetch, verify=reply.verify
+            )
         return reply
 
     def request(self, wanted: "FurtherWork | None" = None) -> Claim:
@@ -167,6 +169,7 @@ class Claiming:
             held=models.held,
             fetching=models.fetching,
             fetching_left_s=models.fetching_left_s,
+            damaged=models.damaged,
             wait_s=longest_s if wanted is None else 0.0,
         )
 

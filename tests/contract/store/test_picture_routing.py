@@ -1,12 +1,16 @@
 """Routing of pictures to nodes that hold their models: reports, hints and leases through the real store."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.fixtures.notifier import KeptRuns
 from tests.fixtures.picture_rig import PictureRig, generate_spec
 from tests.fixtures.store_rig import StoreRig
+from tests.fixtures.users import ROOT
+from tests.fixtures.webhooks import webhook, with_webhooks
 
 from giornata.control.caller import Caller
 from giornata.control.context import Context
@@ -17,6 +21,7 @@ from giornata.control.ports.model_registry import ModelRecord
 from giornata.control.storage.collect import collect
 from giornata.domain.errors import NotFound
 from giornata.domain.generation.model_routing import BaseChoice, RoutingPolicy, Tier
+from giornata.protocol.events import OperatorEvent
 from giornata.protocol.node.held_models import HeldModels, HeldTier
 from giornata.protocol.node.work import ClaimReply
 from giornata.protocol.project.admin import ROOT_PROJECT, Scope
@@ -104,6 +109,27 @@ def test_base_that_nobody_holds_is_named_for_fetching_and_leased_when_it_has_com
     lease = node.claim().picture_lease
     assert lease is not None
     assert lease.pictures[0].order_id == order_id
+
+
+def test_nodes_that_hold_a_file_which_was_damaged_elsewhere_are_told_once(picture_rig: PictureRig) -> None:
+    file, other = stored_model(picture_rig, b"weights"), stored_model(picture_rig, b"others")
+    webhook(with_webhooks(picture_rig.ctx, KeptRuns()), ROOT, OperatorEvent.MODEL_DAMAGED)
+    damaged, holder, stranger = (
+        Reporter(picture_rig, n, *files) for n, files in enumerate(((file, other), (file,), (other,)))
+    )
+    for node in (damaged, holder, stranger):
+        assert node.claim().verify == ()
+    for _ in range(2):  # the first reply may have been lost
+        assert damaged.claim(damaged=(file,)).verify == ()
+    assert [node.claim().verify for node in (damaged, stranger, holder, holder)] == [(), (), (file,), ()]
+    [told] = picture_rig.rig.rows(schema.webhook_deliveries)
+    assert json.loads(told["body"])["data"] == {
+        "machine_id": damaged.node.machine_id,
+        "node_id": damaged.node.node_id,
+        "sha256": file,
+    }
+    assert holder.claim(damaged=(file,)).verify == ()
+    assert len(picture_rig.rig.rows(schema.webhook_deliveries)) == 2
 
 
 def test_loras_and_controlnets_of_the_waiting_order_are_named_behind_its_base(picture_rig: PictureRig) -> None:

@@ -337,6 +337,11 @@ class Settings(BaseSettings):
         ge=0,
         description="Maximum size of the base models that the node has downloaded from the hub, in bytes.",
     )
+    compile: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="Draw pictures with compiled kernels (torch.compile). auto: on GPUs that are known, once a kind "
+        "of pass is needed often. Training has a setting of its own in the spec.",
+    )
     shared_compile_cache: bool = Field(
         False,
         description="Download compiled kernels from other nodes and share the own ones. Needs compile_cache_key.",
