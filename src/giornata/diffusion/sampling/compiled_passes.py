@@ -39,11 +39,13 @@ class PassKind:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRules:
     """`compiler` is its name and version. Kernels are made for a kind of pass after `passes_before` plain ones of it.
-    `checked`: their first answer is compared, and a compiler that fails is done without."""
+    `checked`: their first answer is compared, and a compiler that fails is done without. `of_one`: passes of one
+    picture have kernels too, so that its bytes depend on when its node had made them."""
 
     compiler: str
     passes_before: int = 0
     checked: bool = True
+    of_one: bool = False
     backend: regional.Backend = regional.INDUCTOR
     most_kinds: int = MOST_KINDS
 
@@ -68,9 +70,9 @@ class CompiledPasses:
         """Return the compiler's name and version."""
         return self._rules.compiler
 
-    def takes(self, kind: PassKind) -> bool:
-        """Return True for a pass that is to run by kernels, and count it."""
-        if self._is_off or kind in self._refused:
+    def takes(self, kind: PassKind, *, alone: bool) -> bool:
+        """Return True for a pass that is to run by kernels, and count it. `alone`: it is of one picture."""
+        if self._is_off or kind in self._refused or (alone and not self._rules.of_one):
             return False
         if kind in self._kinds:
             return True

@@ -105,7 +105,7 @@ class Denoiser:
             tokens=max(tokens),
             masked=len(tokens) > 1,
         )
-        return kind if self._kernels.takes(kind) else None
+        return kind if self._kernels.takes(kind, alone=len(rows) == 1) else None
 
     def _answer(
         self, kind: PassKind | None, rows: Sequence[DenoisingRow], call: Callable[[], torch.Tensor]

@@ -1,7 +1,8 @@
 """Decides if the passes of pictures run as compiled kernels: `compile` of the node, and what the node has.
 
 auto compiles on GPUs that are known, a kind of pass after it was needed often, and checks the first answer against
-the plain one. It is off on CPUs, and on any other GPU. on compiles at once, unchecked, as in training.
+the plain one. Under auto a picture alone is drawn plainly: equal nodes give it equal bytes, whatever they drew before.
+auto is off on CPUs, and on any other GPU. on compiles at once, unchecked, as in training.
 """
 
 from collections.abc import Callable
@@ -62,6 +63,7 @@ class DrawingCompiler:
             compiler=version,
             passes_before=PASSES_BEFORE_AUTO if is_auto else 0,
             checked=is_auto,
+            of_one=not is_auto,
             backend=self.backend,
             most_kinds=self.most_kinds,
         )
