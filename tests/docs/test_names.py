@@ -6,13 +6,12 @@ import re
 import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.fixtures.parsed_code import modules, nodes
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "src" / "giornata"
 PYTHON = ("src", "tests", "examples", "tools", "benchmarks")
 LEAST_WORDS = 5
 PRONOUN_FIRST = re.compile(r"(Who|What|Whoever|Whatever|Nobody)\b")
@@ -34,11 +33,6 @@ PRONOUN_TEST = re.compile(
 )
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-
-
-@cache
-def modules() -> dict[str, ast.Module]:
-    return {str(file.relative_to(PACKAGE)): ast.parse(file.read_text()) for file in sorted(PACKAGE.rglob("*.py"))}
 
 
 def implements_port(node: ast.ClassDef) -> bool:
@@ -79,7 +73,7 @@ def prose_with_retired_words() -> Iterator[str]:
 
 def docstrings() -> Iterator[tuple[str, str]]:
     for name, tree in modules().items():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, Documented) and (text := ast.get_docstring(node)) is not None:
                 yield f"{name}:{1 if isinstance(node, ast.Module) else node.lineno}", text
 
@@ -132,7 +126,7 @@ def test_retired_word_is_allowed_as_code(text: str) -> None:
 
 
 def test_retired_word_has_a_successor_in_the_package() -> None:
-    defined = {node.name for tree in modules().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    defined = {node.name for tree in modules().values() for node in nodes(tree) if isinstance(node, ast.ClassDef)}
     named = {name for now in retired_words().values() for name in re.findall(r"`(\w+)`", now)}
     assert named - defined == set()
 
