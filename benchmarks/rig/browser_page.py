@@ -16,7 +16,7 @@ Attributes = dict[str, str]
 
 @dataclass(slots=True)
 class Traffic:
-    """What pages of one process have asked for: requests but for streams, those answered by 304, and bytes."""
+    """Requests of the pages of one process, streams left out, those of them answered by 304, and received bytes."""
 
     requests: int = 0
     unchanged: int = 0

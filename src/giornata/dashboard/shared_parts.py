@@ -23,7 +23,7 @@ MOST_PARTS = 256
 
 
 class PartKey(NamedTuple):
-    """What a part depends on besides the store: project, address with the query, and the rights of who asks."""
+    """The project, the address with its query, and the rights of who asks. The rest is in the store."""
 
     project_id: str
     address: str
