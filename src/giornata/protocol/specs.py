@@ -66,6 +66,21 @@ class ValidateSpec(Message):
     training: TrainSpec = Field(description="Spec of the training job.")
 
 
+class ReplayCondition(Message):
+    """Conditions that a checkpoint tells of, which a replay of its steps has to have."""
+
+    from_step: int = Field(ge=0, description="Steps that were done before.")
+    micro: int = Field(0, ge=0, description="Micro-batches of the next step that were done before.")
+    place: int | None = Field(None, ge=0, description="Place in a shared batch; null: trained alone.")
+    width: int | None = Field(None, ge=1, description="Places of the shared batch that were computed.")
+    gradient_checkpointing: str | None = Field(
+        None, description="Gradient checkpointing of a smaller memory plan; null: what the spec asks for."
+    )
+    rows: int | None = Field(
+        None, ge=1, description="Pictures that went through the model at once; null: what the spec asks for."
+    )
+
+
 class AuditSpec(Message):
     """Steps of a training job between two committed checkpoints, to be run again. The server makes such a job when
     the later checkpoint is committed; nobody submits it, and it does not name the bytes that are expected."""
@@ -78,6 +93,11 @@ class AuditSpec(Message):
         None, pattern=r"^[0-9a-f]{64}$", description="sha256 of the checkpoint to begin with."
     )
     training: TrainSpec = Field(description="Spec of the training job.")
+    conditions: tuple[ReplayCondition, ...] = Field(
+        (),
+        description="Conditions that the later checkpoint tells of, in order of steps; empty: nothing out of the "
+        "ordinary.",
+    )
 
 
 PRETRAIN_KIND = "pretrain"

@@ -174,7 +174,7 @@ class Audits(Queries, audit_store.Audits):
                 found.setdefault(job_id, reader)
         return list(found.values())[:limit]
 
-    def had_others(self, attempt_id: str, *, within_ms: int, until_ms: int) -> bool:
+    def others(self, attempt_id: str, *, within_ms: int, until_ms: int) -> int:
         other = attempts.alias()
         beside = (
             (other.c.node_id == attempts.c.node_id)
@@ -182,8 +182,10 @@ class Audits(Queries, audit_store.Audits):
             & (other.c.started_at_ms <= until_ms)
             & (other.c.ended_at_ms.is_(None) | (other.c.ended_at_ms >= attempts.c.started_at_ms - within_ms))
         )
-        query = sa.select(other.c.id).select_from(attempts.join(other, beside)).where(attempts.c.id == attempt_id)
-        return self._connection.scalar(query.limit(1)) is not None
+        query = (
+            sa.select(sa.func.count()).select_from(attempts.join(other, beside)).where(attempts.c.id == attempt_id)
+        )
+        return int(self._connection.scalar(query) or 0)
 
     def give_up(self, job_id: str, *, message: str, at_ms: int) -> frozenset[str]:
         mine = (audits.c.job_id == job_id) & (audits.c.sha256.is_not(None) | audits.c.decided_at_ms.is_(None))

@@ -28,7 +28,9 @@ from tests.contract.http.test_refusals import (
 from tests.fixtures.people import browser_of, new_person
 from tests.fixtures.served import Served
 
+from giornata.domain.accounts.notifications import DeliveryState
 from giornata.protocol.account.people import Role
+from giornata.store import schema
 
 STREAM = {"Accept": "text/event-stream"}
 WORDS = {Role.VIEWER: VERBS[:1], Role.MEMBER: VERBS, Role.OWNER: (*VERBS, "admin")}
@@ -128,6 +130,8 @@ def test_list_of_a_stranger_takes_as_many_statements_whatever_others_have(
 TRAIN = {"model": "some/model", "dataset": "{dataset}", "instance_prompt": "a", "max_train_steps": 1}
 DRAW = {"model": "some/model", "prompt": "a fox"}
 LORA = DRAW | {"loras": [{"name": "{job}"}]}
+PAINTED = DRAW | {"image": "{sha256}"}
+EDGES = {"model": {"name": "some/edges"}}
 CHOSEN = {"pictures": [{"order_id": "{order}", "number": 0}]}
 ITEMS = [{"name": f"{number}.png", "sha256": "{sha256}"} for number in range(3)]
 IN_BODIES: list[tuple[str, dict[str, Any]]] = [
@@ -141,6 +145,11 @@ IN_BODIES: list[tuple[str, dict[str, Any]]] = [
     ("POST /v1/jobs:estimate", {"kind": "train", "spec": TRAIN}),
     ("POST /v1/jobs", {"kind": "generate", "spec": LORA}),
     ("POST /v1/generations", LORA),
+    ("POST /v1/generations", PAINTED),
+    ("POST /v1/jobs", {"kind": "generate", "spec": DRAW | {"image": "{sha256}", "mask": "{sha256}"}}),
+    ("POST /v1/jobs", {"kind": "generate", "spec": DRAW | {"controlnets": [{**EDGES, "image": "{sha256}"}]}}),
+    ("POST /v1/jobs", {"kind": "preprocess", "spec": {"annotator": "canny", "images": ["{sha256}"]}}),
+    ("POST /v1/jobs:estimate", {"kind": "generate", "spec": PAINTED}),
     ("POST /v1/sweeps", {"spec": TRAIN, "changes": [{"rank": 8}, {"rank": 16}]}),
     ("POST /v1/import/jobs", {**USER_ROUTES["POST /v1/import/jobs"].body, "retry_of": "{job}"}),
     ("POST /v1/models", {"name": "theirs", "reference": "{job}"}),
@@ -180,3 +189,27 @@ def test_foreign_id_in_a_body_is_answered_like_one_that_nobody_has(
     assert said[0] == said[1]
     own_answer = ask(served, route, served.keys.admin, {}, put_in(body, theirs))
     assert own_answer.text != answers[0].text, "the row names something that its owner has"
+
+
+def ended_delivery(served: Served, key: str) -> tuple[str, int]:
+    """A webhook of the key's project, and a delivery of it that its target refused."""
+    webhook = served.call("POST", "/v1/webhooks", key, json={"target": "https://example.com/hook"}).json()["id"]
+    delivery = served.call("POST", f"/v1/webhooks/{webhook}/test", key).json()["id"]
+    table = schema.webhook_deliveries
+    ended = {"state": DeliveryState.DEAD, "ended_at_ms": served.ctx.clock.now_ms()}
+    with served.ctx.store.begin() as tx:
+        tx.connection.execute(sa.update(table).where(table.c.id == delivery).values(ended))
+    return webhook, delivery
+
+
+def test_foreign_delivery_is_replayed_as_little_as_one_that_nobody_has(served: Served) -> None:
+    theirs, delivery = ended_delivery(served, served.keys.admin)
+    mine, _ = ended_delivery(served, served.keys.other_admin)
+
+    def replayed(key: str, webhook: str, delivery_id: int) -> Any:
+        reply = served.call("POST", f"/v1/webhooks/{webhook}/replay", key, json={"delivery_ids": [delivery_id]})
+        return reply.status_code, reply.json()
+
+    answers = [replayed(served.keys.other_admin, mine, each) for each in (delivery, 10**9)]
+    assert answers[0] == answers[1] == (200, {"replayed": 0})
+    assert replayed(served.keys.admin, theirs, delivery) == (200, {"replayed": 1}), "it stands as it was"

@@ -55,6 +55,7 @@ WEIGHTS = {
     "continue_one": 2,
     "submit_sweep": 3,
     "finish_one_of_sweep": 4,
+    "fill_budget_of_sweep": 1,
     "settle_sweeps": 5,
     "budget_of_sweep": 2,
     "cancel_sweep": 1,

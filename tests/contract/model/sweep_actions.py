@@ -23,6 +23,9 @@ from giornata.protocol.jobs import ChangeJob
 from giornata.protocol.node.work import CompleteAttempt
 from giornata.protocol.sweeps import SubmitSweep
 
+FOUR_UNDER_A_BUDGET = 8  # as `submit_sweep` reads a number
+DEAREST = 3  # the operator's dearest machine
+MOST_CLAIMS = 6
 BUDGETS = (None, 1, 2_000, 50_000, 10**9)  # micro-dollars
 
 
@@ -43,7 +46,10 @@ class SweepActions(Actions):
         )
         outcome = self.call(lambda: submit_sweep(self.ctx, owner(project), request, key))
         if outcome is DIED:
-            outcome = submit_sweep(self.ctx, owner(project), request, key)
+            self.checker.look()
+            outcome = self.call(lambda: submit_sweep(self.ctx, owner(project), request, key))
+            if outcome is DIED:
+                return
         if isinstance(outcome, OverBudget):
             self.unchanged()
             return
@@ -102,6 +108,23 @@ class SweepActions(Actions):
         spent = sum(costs_of(self.checker.look(), swept).values())
         change = ChangeJob(budget_micro_usd=spent * (2 + b % 4) or None)
         self.call(lambda: change_job(self.ctx, owner(sweep.project_id), sweep.id, change))
+
+    def fill_budget_of_sweep(self, a: int, b: int) -> None:
+        """Four jobs under one budget: the first is done at a cost, and then there is room for one of the others."""
+        if not self.exact:
+            return
+        self.submit_sweep(a, FOUR_UNDER_A_BUDGET)
+        self.settle_sweeps(0, 0)
+        sweep = self._some_sweep(0)
+        for _ in range(MOST_CLAIMS):
+            swept = {row.id for row in self.checker.look().jobs if sweep and row.parent_id == sweep.id}
+            if self.actors.held and self.actors.held[-1].job_id in swept:
+                break
+            self.replace_process(DEAREST, 0)
+            self.claim(DEAREST, 1)
+        self.checker.look()
+        self.finish_one_of_sweep(0, 1)
+        self.settle_sweeps(0, 0)
 
     def cancel_sweep(self, a: int, b: int) -> None:
         """All of it, with the jobs that nodes are at work on."""

@@ -34,6 +34,16 @@ SWEEP_MUTANTS = (
         ),
     ),
     Mutant(
+        name="each job of a sweep has all the room of the budget",
+        patches=(
+            Patch(
+                file="domain/jobs/sweep.py",
+                old="            room, alone = room - (still or 0), False\n",
+                new="            alone = False\n",
+            ),
+        ),
+    ),
+    Mutant(
         name="a budget of its own lets a job of a sweep go",
         patches=(
             Patch(

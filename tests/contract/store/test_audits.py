@@ -322,50 +322,105 @@ def test_another_fingerprint_says_nothing_and_another_machine_is_asked(rig: Stor
     assert state(rig) == ("confirmed", None)
 
 
-@pytest.mark.parametrize(
-    ("entry", "why"),
-    [
-        ({"from_step": 2, "fingerprint": {"device": "cpu"}}, "the conditions changed"),
-        ({"from_step": 0, "fingerprint": {"joint": {"place": 1}}}, "a shared batch"),
-    ],
-)
-def test_a_stretch_that_no_machine_alone_can_repeat_is_not_audited_and_the_job_says_so(
-    rig: StoreRig, entry: dict[str, Any], why: str
-) -> None:
-    lease = train(rig, steps=())
-    commit(rig, lease, 4, conditions={"history": [*HERE["history"][: entry["from_step"]], entry]})
-    audited(rig, 2)
-    assert state(rig) == ("not_audited", None)
-    assert why in rig.last_event(lease.job_id, "notice")["message"]
+ALONE = {"device": "cpu"}
+FIRST = {"place": 0, "width": 1, "rank": 16}
+BESIDE = FIRST | {"width": 2}
+LESS = {"gradient_checkpointing": "full", "rows": 1}
 
 
-BESIDE = {"place": 0, "width": 2, "rank": 8}
+def since(step: int, **fingerprint: Any) -> dict[str, Any]:
+    """An entry of a history."""
+    return {"from_step": step, "fingerprint": ALONE | fingerprint}
 
 
 @pytest.mark.parametrize(
-    ("entry", "spec"),
+    ("entries", "spec"),
     [
-        ({"from_step": 5, "fingerprint": {"device": "cpu"}}, {}),
-        ({"from_step": 0, "fingerprint": {"joint": BESIDE}}, {}),
-        ({"from_step": 2, "fingerprint": {"joint": BESIDE}}, {}),
-        ({"from_step": 0, "fingerprint": {"joint": BESIDE | {"width": 1}}}, {"share_batch": False}),
+        ([since(0), since(5)], {}),
+        ([since(0), since(4, footprint=LESS)], {}),
+        ([since(0), since(2)], {}),
+        ([since(0), since(2, device="other")], {}),
+        ([since(0), since(2, footprint=LESS | {"rows": 99})], {}),
+        ([since(0), since(2, footprint={"rows": 1})], {}),
+        ([since(2, footprint=LESS), since(0)], {}),
+        ([since(0), since(2, joint=FIRST)], {}),
+        ([since(0, joint=FIRST), since(2)], {}),
+        ([since(0, joint=FIRST), since(2, joint=FIRST | {"place": 1})], {}),
+        ([since(0, joint=FIRST | {"rank": 64})], {}),
+        ([since(0, joint={"place": 0})], {}),
+        ([since(0, joint=FIRST, footprint=LESS)], {}),
+        ([since(0, joint=BESIDE)], {}),
+        ([since(0, joint=FIRST), since(2, joint=BESIDE)], {}),
+        ([since(0, joint=FIRST)], {"share_batch": False}),
     ],
 )
-def test_conditions_that_the_servers_own_record_contradicts_excuse_no_difference(
-    rig: StoreRig, entry: dict[str, Any], spec: dict[str, Any]
+def test_conditions_that_cannot_be_are_not_repeated_and_excuse_no_difference(
+    rig: StoreRig, entries: list[dict[str, Any]], spec: dict[str, Any]
 ) -> None:
     rig.add_job(spec=SPEC | spec, project_id="ann")
     lease = rig.lease(machine(rig, 1), kinds=KINDS)
-    commit(rig, lease, 4, "a lie", {"history": [*HERE["history"][: entry["from_step"]], entry]})
+    commit(rig, lease, 4, "a lie", {"history": entries})
     audited(rig, 2)
     assert state(rig) == ("contested", None)
     audited(rig, 3)
     assert state(rig) == ("refuted", "machine-1")
+    assert [row["spec"]["conditions"] for row in rig.rows(schema.jobs, kind=AUDIT_KIND)] == [[], []]
 
 
-@pytest.mark.parametrize(("left_s", "expected"), [(None, "not_audited"), (-60, "not_audited"), (-3600, "contested")])
-def test_shared_batch_is_believed_where_the_node_had_another_job(
-    rig: StoreRig, left_s: int | None, expected: str
+@pytest.mark.parametrize(
+    ("entries", "repeated"),
+    [
+        ([since(0, joint=FIRST)], [(0, 0, 1, None)]),
+        ([since(0), since(2, footprint=LESS)], [(0, None, None, None), (2, None, None, 1)]),
+    ],
+)
+@pytest.mark.parametrize("content", ["sound 4", "a lie"])
+def test_conditions_of_a_checkpoint_are_repeated_and_a_difference_under_them_counts(
+    rig: StoreRig, entries: list[dict[str, Any]], repeated: list[tuple[Any, ...]], content: str
+) -> None:
+    told = {"history": entries}
+    lease = train(rig, steps=())
+    commit(rig, lease, 4, content, told)
+    waits(rig, 2)
+    settle(rig)
+    _, audit = taken(rig, 2)
+    names = ("from_step", "place", "width", "rows")
+    assert [tuple(each[name] for name in names) for each in audit.spec["conditions"]] == repeated
+    finish(rig, audit, "sound 4", told)
+    if content == "sound 4":
+        assert state(rig) == ("confirmed", None)
+        return
+    assert state(rig) == ("contested", None)
+    waits(rig, 3)
+    settle(rig)
+    finish(rig, taken(rig, 3)[1], "sound 4", told)
+    assert state(rig) == ("refuted", "machine-1")
+
+
+def test_a_checkpoint_that_tells_another_beginning_than_the_one_before_it_excuses_no_difference(
+    rig: StoreRig,
+) -> None:
+    rig.ctx = replace(rig.ctx, policy=replace(rig.ctx.policy, audits=AuditPolicy()))
+    lease = train(rig)
+    rig.ctx = replace(rig.ctx, policy=replace(rig.ctx.policy, audits=ALWAYS))
+    commit(rig, lease, 8, "a lie", {"history": [since(0, threads=7)]})
+    audited(rig, 2)
+    assert state(rig) == ("contested", None)
+
+
+def test_a_machine_that_repeats_a_stretch_under_none_of_its_conditions_says_nothing(rig: StoreRig) -> None:
+    lease = train(rig, steps=())
+    commit(rig, lease, 4, conditions={"history": [since(0, joint=FIRST)]})
+    audited(rig, 2, content="alone")
+    assert state(rig) == ("open", None)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "width", "expected"),
+    [(None, 2, "open"), (-60, 2, "open"), (-3600, 2, "contested"), (None, 4, "contested")],
+)
+def test_shared_batch_is_believed_where_the_node_had_as_many_other_jobs(
+    rig: StoreRig, left_s: int | None, width: int, expected: str
 ) -> None:
     lease = train(rig, steps=())
     beside = rig.add_job(spec=SPEC, project_id="ann", state="canceled", ended_at_ms=0)
@@ -375,7 +430,7 @@ def test_shared_batch_is_believed_where_the_node_had_another_job(
         ended_at_ms = None if left_s is None else mine["started_at_ms"] + left_s * 1000
         values = other | {"job_id": beside, "ended_at_ms": ended_at_ms}
         tx.connection.execute(sa.insert(schema.attempts).values(values))
-    commit(rig, lease, 4, conditions={"history": [{"from_step": 0, "fingerprint": {"joint": BESIDE}}]})
+    commit(rig, lease, 4, conditions={"history": [since(0, joint=BESIDE | {"width": width})]})
     audited(rig, 2)
     assert state(rig)[0] == expected
 

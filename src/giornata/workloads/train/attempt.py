@@ -240,6 +240,8 @@ class TrainingAttempt:
         with recomputing(self.base.unet, ready.layout.memory_plan.recompute), oom_retry:
             for step in range(first + 1, total + 1):
                 show(step - 1)  # here, and not after the step: a checkpoint of it may be what this attempt had
+                if (repeated := self.repeated_plan(step - 1)) is not None:
+                    oom_retry.repeat(step - 1, repeated)
                 loss, rate = oom_retry.step(step - 1)
                 more = evaluator.after(step, loss)
                 meter.add(step, learning_rate=rate, loss=loss, scaled=optimizer.scaled, more=more)
@@ -249,6 +251,11 @@ class TrainingAttempt:
                 if self.fleet_sheets.is_ordered(step):
                     self.fleet_sheets.weights[step] = optimizer.result()
             show(total)
+
+    def repeated_plan(self, step: int) -> MemoryPlan | None:
+        """Return None: the plan follows from the device's memory. `step` counts the steps that are done."""
+        del step
+        return None
 
     def is_last_call(self, step: int) -> bool:
         """Return True when sheets of the fleet are due: the next step makes another one, or there is none."""

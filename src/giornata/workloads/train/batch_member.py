@@ -99,7 +99,7 @@ class BatchMember:
     def note(self, composition: dict[str, Any]) -> None:
         """Record, before a batch that the job is in, what its bits depend on besides what it brought along."""
         if self.begun:
-            self.writer.changed(self.step, self.writer.fingerprint | composition)
+            self.writer.changed(self.step, self.writer.fingerprint | composition, micro=self.micro)
         else:
             self.attempt.begin(self.prepared, self.writer, **composition)
         self.begun = True

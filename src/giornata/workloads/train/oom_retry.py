@@ -97,10 +97,20 @@ class OomRetry:
         self._lowered = True
         data = {"step": step, "from": self.memory_plan.in_words(), "to": smaller.in_words(), "message": said[:500]}
         self._reporter.notice(SMALLER_FOOTPRINT, data)
-        self._changed(step, smaller)
-        self.memory_plan = smaller
+        self._turn_to(step, smaller)
+
+    def repeat(self, step: int, memory_plan: MemoryPlan) -> None:
+        """Make the steps from this one on with the plan that an audited machine turned to before it."""
+        if memory_plan != self.memory_plan:
+            if self._graphs is not None:
+                self._graphs.release(f"another memory plan from step {step + 1} on")
+            self._turn_to(step, memory_plan)
+
+    def _turn_to(self, step: int, memory_plan: MemoryPlan) -> None:
+        self._changed(step, memory_plan)
+        self.memory_plan = memory_plan
         self._begin_again(step)
-        set_recompute(self._stepper.base.unet, smaller.recompute)
+        set_recompute(self._stepper.base.unet, memory_plan.recompute)
 
     def _begin_again(self, step: int) -> None:
         self._waited_s += self._feed.waited_s

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from pydantic import SecretStr, ValidationError
@@ -40,7 +40,15 @@ from giornata.workloads.train.device.layout import places_within, sizes_in_a_pla
 from giornata.workloads.train.device.memory_budget import BudgetOf, budget_of
 from giornata.workloads.train.faults import blamed
 from giornata.workloads.train.inputs.encoding_cache import WORTH_PIXELS
-from giornata.workloads.train.replaying import ReplayAttempt, ReplayReporter, replay, start_of_stretch
+from giornata.workloads.train.replaying import (
+    ReplayAttempt,
+    ReplayReporter,
+    ReplaySession,
+    ReplayTrainer,
+    places_of,
+    replay,
+    start_of_stretch,
+)
 from giornata.workloads.train.results.step_metrics import peak_of
 from giornata.workloads.train.results.validating import Validation
 
@@ -144,8 +152,15 @@ class TrainWorkload:
                 compiler=self._compiler,
                 capturing=self._capturing,
                 to_step=spec.to_step,
+                conditions=spec.conditions,
             )
-            return replay(attempt, kept)
+            run = partial(self._repeat_together, attempt) if attempt.is_joint else attempt.run
+            return replay(run, attempt, kept)
+
+    def _repeat_together(self, attempt: ReplayAttempt) -> Outcome:
+        """Repeat steps of a shared batch."""
+        trainer = ReplayTrainer(attempt, places=places_of(attempt.conditions), **self._parts_of_batch(attempt.base))
+        return ReplaySession(attempt).run(trainer)
 
     def _taught(self, spec: TrainSpec, start: Start, reporter: Reporter) -> BaseModel:
         """Return the warm base with the job's new tokens."""
@@ -188,18 +203,18 @@ class TrainWorkload:
         session.ended(start, self._end_of(start, reporter))
 
     def _joint(self, base: BaseModel, spec: TrainSpec, places: int) -> BatchTrainer:
-        return BatchTrainer(
-            base,
-            spec,
-            base_sha256=self._base_sha256,
-            places=places,
-            parse=parse,
-            clock=self._clock,
-            peak_flops_per_s=self._peak(base.dtype),
-            pack_worth_pixels=self._pack_worth_pixels,
-            capturing=self._capturing,
-            budget_now=partial(self._budget_of, base.device),
-        )
+        return BatchTrainer(base, spec, places=places, **self._parts_of_batch(base))
+
+    def _parts_of_batch(self, base: BaseModel) -> dict[str, Any]:
+        return {
+            "base_sha256": self._base_sha256,
+            "parse": parse,
+            "clock": self._clock,
+            "peak_flops_per_s": self._peak(base.dtype),
+            "pack_worth_pixels": self._pack_worth_pixels,
+            "capturing": self._capturing,
+            "budget_now": partial(self._budget_of, base.device),
+        }
 
     def _end_of(self, start: Start, reporter: Reporter) -> Outcome | Exception:
         try:

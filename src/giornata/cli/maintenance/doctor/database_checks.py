@@ -147,7 +147,10 @@ def check_replay_audits(examined: ExaminedInstallation) -> Iterator[DoctorFindin
         message = (
             f"{count} audits of {machine_id} ended as not_audited because of its own conditions, and none was sound"
         )
-        fix = f"start its node with places = 1; if that changes nothing, giornata machines quarantine {machine_id}"
+        fix = (
+            "compare its threads, device and versions with others of its fleet; "
+            f"if they are equal, giornata machines quarantine {machine_id}"
+        )
         yield DoctorFinding(check="replay-audits", harm=Harm.DEGRADED, message=message, fix=fix)
 
 

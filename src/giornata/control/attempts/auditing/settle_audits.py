@@ -2,13 +2,15 @@
 
 The same result as claimed confirms the stretch. Another one contests it, and a third machine decides who is alone. A
 machine whose conditions turn out to be others says nothing, and another one is asked. One server at a time does this.
+
+A run repeats the conditions that the audited checkpoint tells, as far as a machine can choose them.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from giornata.control.attempts.auditing.audit_results import (
-    StretchConditions,
+    EXCUSED,
     claimed_conditions,
     claimed_result,
     run_conditions,
@@ -16,6 +18,7 @@ from giornata.control.attempts.auditing.audit_results import (
 )
 from giornata.control.attempts.auditing.draw_audit import NOBODY, add_run, audit_seed, run_record
 from giornata.control.attempts.auditing.refute_machine import refute_machine
+from giornata.control.attempts.auditing.stretch_conditions import StretchConditions
 from giornata.control.context import Context
 from giornata.control.ports.node_queries.audit_store import AuditRun, ReplayAuditRow
 from giornata.control.ports.store import Transaction
@@ -29,6 +32,8 @@ AT_MOST = 500
 SAME, DIFFERS, OTHER_CONDITIONS, FAILED = "same", "differs", "other_conditions", "failed"
 LEFT_LATELY_MS = 10 * 60_000
 """For so long may a job that has left a node still be in its batch: a node hears of an end with a beat."""
+CONDITIONS = "conditions"
+"""The field of a run's spec; without it, nobody has looked yet at the checkpoint's header."""
 NOBODY_CAME = "no machine with an equal fingerprint was free in time"
 
 
@@ -57,7 +62,7 @@ def _settle(ctx: Context, audit_id: str) -> bool:
         if job is None:
             _decide(tx, audit, AuditState.NOT_AUDITED, message="its job is gone", at_ms=now_ms)
         elif job.state == JobState.QUEUED:
-            return _place(tx, ctx, audit, job, at_ms=now_ms)
+            return _place(tx, ctx, audit, _with_conditions(tx, audit, job, conditions), at_ms=now_ms)
         elif job.state == JobState.SUCCEEDED:
             _read(tx, ctx, audit, job, conditions, at_ms=now_ms)
         elif job.state in TERMINAL:
@@ -68,16 +73,32 @@ def _settle(ctx: Context, audit_id: str) -> bool:
 
 
 def _conditions_of_claim(ctx: Context, audit_id: str) -> StretchConditions | None:
-    """Return the conditions of the audited checkpoint, read outside of any transaction, if a run has ended."""
+    """Return the conditions of the audited checkpoint, read outside of any transaction, before the first run and when
+    a run has ended.
+    """
     with ctx.store.read() as tx:
         audit = tx.audits.get(audit_id)
         job = None if audit is None else tx.jobs.get(audit.runs[-1].job_id)
         ended = job is not None and job.state is JobState.SUCCEEDED
-        checkpoint = tx.audits.checkpoint(audit) if audit is not None and ended else None
+        begins = job is not None and job.state is JobState.QUEUED and CONDITIONS not in job.spec
+        checkpoint = tx.audits.checkpoint(audit) if audit is not None and (ended or begins) else None
     return None if checkpoint is None else claimed_conditions(ctx, checkpoint)
 
 
 # ---- a machine for the run
+
+
+def _with_conditions(
+    tx: Transaction, audit: ReplayAuditRow, job: JobRecord, conditions: StretchConditions | None
+) -> JobRecord:
+    """Return the run with the conditions that it repeats. Conditions that cannot be are not repeated."""
+    if CONDITIONS in job.spec:
+        return job
+    sound = conditions is not None and not _is_false(tx, audit, job, conditions)
+    repeated = conditions.to_repeat(audit.from_step) if conditions is not None and sound else []
+    spec = {**job.spec, CONDITIONS: repeated}
+    tx.jobs.update(job.id, spec=spec)
+    return replace(job, spec=spec)
 
 
 def _place(tx: Transaction, ctx: Context, audit: ReplayAuditRow, job: JobRecord, *, at_ms: int) -> bool:
@@ -136,22 +157,27 @@ def _read(
     if agree(claimed, result):
         _agreed(tx, ctx, _ran(audit, SAME, result), at_ms=at_ms)
         return
-    why = "" if conditions is None else conditions.why_not_repeatable(audit.from_step)
-    false = conditions is not None and _contradicted(tx, audit, job, conditions)
-    if false:
+    ran = run_conditions(job)
+    if conditions is None or conditions == ran or _is_false(tx, audit, job, conditions, ran):
         _differs(tx, ctx, audit, job, claimed, result, at_ms=at_ms)
-    elif why:
-        _decide(tx, _ran(audit, OTHER_CONDITIONS, result), AuditState.NOT_AUDITED, message=why, at_ms=at_ms)
-    elif conditions is not None and conditions != run_conditions(job):
-        _run_again(tx, ctx, _ran(audit, OTHER_CONDITIONS, result), job, at_ms=at_ms)
     else:
-        _differs(tx, ctx, audit, job, claimed, result, at_ms=at_ms)
+        _run_again(tx, ctx, _ran(audit, OTHER_CONDITIONS, result), job, at_ms=at_ms)
 
 
-def _contradicted(tx: Transaction, audit: ReplayAuditRow, job: JobRecord, conditions: StretchConditions) -> bool:
-    """Return True when the conditions of the claim cannot be: then they excuse no difference."""
-    beside = tx.audits.had_others(audit.attempt_id, within_ms=LEFT_LATELY_MS, until_ms=audit.created_at_ms)
-    return bool(conditions.contradiction(audit, job.spec["training"], beside=beside))
+def _is_false(
+    tx: Transaction,
+    audit: ReplayAuditRow,
+    job: JobRecord,
+    conditions: StretchConditions,
+    ran: StretchConditions | None = None,
+) -> bool:
+    """Return True when the conditions of the claim cannot be: then they excuse no difference. A run that has ended
+    tells which conditions the stretch began with.
+    """
+    others = tx.audits.others(audit.attempt_id, within_ms=LEFT_LATELY_MS, until_ms=audit.created_at_ms)
+    if conditions.contradiction(audit, job.spec["training"], others=others):
+        return True
+    return ran is not None and conditions.before(audit.from_step) != ran.before(audit.from_step)
 
 
 def _total_steps(job: JobRecord) -> int | None:
@@ -221,7 +247,7 @@ def _after_failure(tx: Transaction, ctx: Context, audit: ReplayAuditRow, job: Jo
 def _run_again(tx: Transaction, ctx: Context, audit: ReplayAuditRow, job: JobRecord, *, at_ms: int) -> None:
     """Order one more run, unless there were enough."""
     if len(audit.runs) >= ctx.policy.audits.max_runs:
-        _give_up(tx, audit, "no machine that tried it had an equal fingerprint", at_ms=at_ms)
+        _give_up(tx, audit, EXCUSED, at_ms=at_ms)
         return
     new = run_record(ctx, audit, job.spec, min_vram_bytes=job.min_vram_bytes, at_ms=at_ms)
     add_run(tx, new)

@@ -154,8 +154,8 @@ class Audits(Protocol):
         to a training job, are left out.
         """
 
-    def had_others(self, attempt_id: str, *, within_ms: int, until_ms: int) -> bool:
-        """Return True when the attempt's node had another attempt before `until_ms` that had not ended `within_ms`
+    def others(self, attempt_id: str, *, within_ms: int, until_ms: int) -> int:
+        """Return how many other attempts the attempt's node had before `until_ms` that had not ended `within_ms`
         before this one began.
         """
 

@@ -122,13 +122,14 @@ class CheckpointWriter:
         """Return the conditions that the bits depend on now; empty before `changed` has recorded any."""
         return _last(self.history)
 
-    def changed(self, from_step: int, fingerprint: Fingerprint, *, last_counts: bool = False) -> None:
-        """Record that bits depend on this fingerprint from step `from_step` on. With `last_counts` an entry of the
-        same step is forgotten: what was computed under it was thrown away."""
+    def changed(self, from_step: int, fingerprint: Fingerprint, *, micro: int = 0, last_counts: bool = False) -> None:
+        """Record that bits depend on this fingerprint from step `from_step` on, after `micro` of its micro-batches.
+        With `last_counts` an entry of the same step is forgotten: what was computed under it was thrown away."""
         forgotten = last_counts and bool(self.history) and self.history[-1]["from_step"] == from_step
         kept = self.history[:-1] if forgotten else self.history
         if fingerprint != _last(kept):
-            kept = (*kept, {"from_step": from_step, "fingerprint": fingerprint})
+            within = {"micro": micro} if micro else {}
+            kept = (*kept, {"from_step": from_step, **within, "fingerprint": fingerprint})
         self.history = kept
 
     def __enter__(self) -> Self:
