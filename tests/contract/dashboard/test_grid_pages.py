@@ -111,6 +111,16 @@ def test_fault_of_an_axis_stands_beside_its_field_and_the_form_keeps_what_was_ty
         assert f'value="{value}"' in reply.text
 
 
+def test_faults_of_the_form_stand_there_together_with_those_of_the_spec(installation: Furnished) -> None:
+    given = {"width": "wide", "num_images_per_prompt": "0", "lora": "fox:strong"}
+    rows = {"axis_1": "who", "values_1": "", "axis_2": "sede", "values_2": "1", "axis_4": "how", "values_4": "ink"}
+    text = post(installation, "/generate", {**FORM, **given, **rows}).text
+    beside = dict(re.findall(r'id="(\w+)-fault">([^<]*)', text))
+    assert set(beside) == {"width", "num_images_per_prompt", "lora", "values_1", "axis_2"}
+    assert "is no setting of a picture" in beside["axis_2"]
+    assert "greater than or equal to 1; it is 0" in beside["num_images_per_prompt"]
+
+
 def test_sheet_has_labels_pictures_and_the_cell_that_failed(installation: Furnished) -> None:
     text = member(installation).call("GET", f"{HERE}/grids/{installation.grid_job}").text
     assert text.count("<img ") == 5
