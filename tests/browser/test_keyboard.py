@@ -20,7 +20,7 @@ from giornata.protocol.project.admin import Scope
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = getattr(sync_api, "expect", None)
 MIA = Caller(project_id=PROJECT, scopes=Scope.MEMBER.reach, key_id="key_mia")
-NAME = "grey dog"
+NAME = "gray dog"
 
 
 def test_a_job_goes_from_pictures_to_its_deletion_by_keyboard_alone(
