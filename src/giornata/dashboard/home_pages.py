@@ -132,7 +132,6 @@ def show_installation(visit: Visit) -> Response:
         quarantined=quarantined.items,
         budgets=read_budgets(visit.ctx, visit.caller),
         shown=SHOWN,
-        waited_s=_waited_s(visit, gauges.oldest_queued_at_ms),
         time_bars=time_bars(gauges.fleet_time),
     )
 
@@ -163,10 +162,6 @@ def show_day(visit: Visit) -> Response:
         succeeded=ended.by_reason.get(Reason.SUCCEEDED, 0),
         **loops_of(visit),
     )
-
-
-def _waited_s(visit: Visit, since_ms: int | None) -> float | None:
-    return None if since_ms is None else (visit.ctx.clock.now_ms() - since_ms) / 1000
 
 
 def _jobs(visit: Visit, states: tuple[JobState, ...]) -> JobPage:

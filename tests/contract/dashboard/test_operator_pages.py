@@ -145,6 +145,8 @@ def test_an_operator_reads_why_the_oldest_job_waits_and_what_is_wrong_with_fleet
         assert f'href="/dashboard/projects/{PROJECT}/jobs/{installation.waiting_job}"' in text
         of_studio = replace(OPERATOR, project_id=PROJECT)
         because = get_job(ctx, of_studio, installation.waiting_job).waiting_because
+        assert text.count("The oldest job") == 1
+        assert "oldest" not in operator.call("GET", pages_of(installation)["operator-installation"]).text
         assert because and f"<strong>It waits:</strong> {escape(because)}." in text
         assert re.search(r">spot</a>: \d wanted, 3 there", text)
         assert "the provider&#39;s &lt;b&gt;quota&lt;/b&gt; is used up" in text
