@@ -1,7 +1,8 @@
 """Decides if the passes of pictures run as compiled kernels: `compile` of the node, and what the node has.
 
 auto compiles on GPUs that are known, a kind of pass after it was needed often, and checks the first answer against
-the plain one. Under auto a picture alone is drawn plainly: equal nodes give it equal bytes, whatever they drew before.
+the plain one. Under auto a picture alone is drawn plainly: equal nodes give it equal bytes, whatever they drew
+before.
 auto is off on CPUs, and on any other GPU. on compiles at once, unchecked, as in training.
 """
 
