@@ -34,10 +34,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rig.figures import conclude, machine, spread, spread_words
-from benchmarks.rig.installation import Installation, installation
+from benchmarks.rig.installation import BenchmarkInstallation, installation
 from benchmarks.rig.picture_floor import flops_per_s, picture_flops
 from benchmarks.rig.picture_sizes import SIZES, model_folders
-from benchmarks.rig.picture_work import COMPILED, PictureRig, PictureTask, Run, prompt, script, timed
+from benchmarks.rig.picture_work import COMPILED, PictureRun, PictureTask, PictureWork, prompt, script, timed
 from giornata.diffusion.draws.determinism import fix_determinism, let_libraries_repeat
 
 CELLS = ("script", "cold", "alone", "joined", "attention", "convolutions", "fleet")
@@ -51,11 +51,11 @@ RATIOS = (
 """One cell, the other that it is compared with, and the marks by device."""
 FLOOR_MARK = 0.5
 """The share of the floor on a GPU, with --compile on."""
-Cells = dict[str, list[Run]]
+Cells = dict[str, list[PictureRun]]
 """The runs of each cell, repetition by repetition."""
 
 
-def order(up: Installation, task: PictureTask, directory: Path, pictures: int) -> None:
+def order(up: BenchmarkInstallation, task: PictureTask, directory: Path, pictures: int) -> None:
     """Order the pictures at the server, and download each. Raises RuntimeError when one does not come."""
     placed = up.client.generate([prompt(number) for number in range(pictures)], model=str(task.base), **task.spec())
     came = [up.client.download_picture(each, directory) for each in up.client.pictures(placed.id, follow=True)]
@@ -63,9 +63,11 @@ def order(up: Installation, task: PictureTask, directory: Path, pictures: int) -
         raise RuntimeError(f"{len(came)} pictures came, of {pictures}")
 
 
-def measure(task: PictureTask, directory: Path, up: Installation | None, options: argparse.Namespace) -> Cells:
+def measure(
+    task: PictureTask, directory: Path, up: BenchmarkInstallation | None, options: argparse.Namespace
+) -> Cells:
     """Measure the cells, each once in each repetition. An order has `ordered` pictures, a script `scripted`."""
-    rig, downloads = PictureRig(task, directory, options.cells), directory / "downloads"
+    rig, downloads = PictureWork(task, directory, options.cells), directory / "downloads"
     downloads.mkdir()
     runs: dict[str, tuple[Callable[[], None], int]] = {
         "script": (lambda: script(task, directory, options.scripted), options.scripted),
@@ -103,17 +105,17 @@ def figures(cells: Cells, *, floor_s: float, usd_per_hour: float | None) -> dict
     return found
 
 
-def ratios(cells: Cells, name: str, of: str, *, by: Callable[[Run], float]) -> dict[str, float]:
+def ratios(cells: Cells, name: str, of: str, *, by: Callable[[PictureRun], float]) -> dict[str, float]:
     """Compare the pictures a second of two cells, repetition by repetition."""
     pairs = zip(cells[name], cells[of], strict=True)
     return spread([(one.pictures / by(one)) / (other.pictures / by(other)) for one, other in pairs])
 
 
-def by_clock(run: Run) -> float:
+def by_clock(run: PictureRun) -> float:
     return run.clock_s
 
 
-def by_processor(run: Run) -> float:
+def by_processor(run: PictureRun) -> float:
     return run.cpu_s
 
 

@@ -22,15 +22,15 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.rig.backlog import Queue
-from benchmarks.rig.browser_page import Traffic
+from benchmarks.rig.backlog import BenchmarkQueue
+from benchmarks.rig.browser_page import PageTraffic
 from benchmarks.rig.bursts import Burst, claim_burst
-from benchmarks.rig.databases import Postgres, postgres
+from benchmarks.rig.databases import PostgresOnSocket, postgres
 from benchmarks.rig.figures import conclude, machine, percentile, spread, spread_words
 from benchmarks.rig.open_pages import PageServer, open_pages, pages_of_people, sign_in, sign_in_people
 from benchmarks.rig.page_addresses import FLEET_NAME, PROJECT, RUNNING, addresses
 from benchmarks.rig.page_data import QUEUED, fill
-from benchmarks.rig.server import Server, server
+from benchmarks.rig.server import BenchmarkServer, server
 from giornata.dashboard.app import PAGES
 from giornata.dashboard.rendering import STATIC
 
@@ -45,7 +45,7 @@ FLEETS = {"GIORNATA_FLEETS": json.dumps({FLEET_NAME: {"driver": "static", "kinds
 class FilledServer:
     """A server with so many jobs."""
 
-    server: Server
+    server: BenchmarkServer
     pages: PageServer
     url: str
 
@@ -80,7 +80,7 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
 
 
 @contextlib.contextmanager
-def filled(own: Postgres, home: Path, jobs: int, *, nodes: int, pictures: int) -> Iterator[FilledServer]:
+def filled(own: PostgresOnSocket, home: Path, jobs: int, *, nodes: int, pictures: int) -> Iterator[FilledServer]:
     """Start a server on a database with so many jobs; one of seven is an order, with its share of the pictures."""
     url = own.new_database()
     with server(home / f"pages-{jobs}", url, lease_s=LEASE_S, more=FLEETS) as started:
@@ -127,10 +127,10 @@ class MeasuredClaims:
 
 def measure_claims(many: FilledServer, options: argparse.Namespace) -> MeasuredClaims:
     """Bursts of claims by turns without open pages and beside them. The first repetition warms caches."""
-    queue, of_people = Queue(many.url), -(-options.open // PAGES_OF_ONE)
+    queue, of_people = BenchmarkQueue(many.url), -(-options.open // PAGES_OF_ONE)
     people = sign_in_people(many.server.host, many.server.port, many.server.admin_key, PROJECT, of_people)
     pages = pages_of_people(people, PROJECT, RUNNING, options.open)
-    found: list[tuple[Burst, Burst, Traffic]] = []
+    found: list[tuple[Burst, Burst, PageTraffic]] = []
     for _ in range(options.repetitions + 1):
         alone = _burst(many, queue)
         with open_pages(pages) as traffic:
@@ -146,7 +146,7 @@ def measure_claims(many: FilledServer, options: argparse.Namespace) -> MeasuredC
     )
 
 
-def _burst(many: FilledServer, queue: Queue) -> Burst:
+def _burst(many: FilledServer, queue: BenchmarkQueue) -> Burst:
     queue.fill_to(CLAIMS * 2 + QUEUED)
     return claim_burst(many.server, CLAIMS, CLIENTS)[0]
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.record import ROOT
-from benchmarks.gpu.settings import Settings
+from benchmarks.gpu.settings import GpuSettings
 
 COMPILED_CELLS = ("joined", "attention")
 LORA_CELLS = ("attention", "convolutions")
 PLAIN_CELLS = ("script", "cold", "alone", "joined")
 
 
-def drawing(settings: Settings, _: Path) -> dict[str, Any]:
+def drawing(settings: GpuSettings, _: Path) -> dict[str, Any]:
     """Measure each size in a process of its own, and print what is known after each. The first size has LoRAs too,
     and is measured with compiled kernels at last: to make them may take what is left of the part's time. Raises
     SystemExit with the last words of one that fails."""
@@ -33,7 +33,7 @@ def drawing(settings: Settings, _: Path) -> dict[str, Any]:
     return found
 
 
-def _measured(settings: Settings, size: str, compiled: str, cells: Sequence[str]) -> dict[str, Any]:
+def _measured(settings: GpuSettings, size: str, compiled: str, cells: Sequence[str]) -> dict[str, Any]:
     command = [
         *(sys.executable, "-m", "benchmarks.generate", "--device", settings.device, "--size", size),
         *("--rows", str(settings.drawn_rows), "--scripted", "1", "--repetitions", str(settings.repetitions)),

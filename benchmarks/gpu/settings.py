@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class GpuSettings:
     """`model` is full or tiny. `steps` of a job are counted after `warm` ones; each way is measured `repetitions`
     times. `together` is how many jobs share a batch. `batches` are those that the VAE encodes, `captions` those that
     the text encoders do. `drawn_rows` pictures are drawn at a time, of the `drawn_sizes` in
@@ -83,11 +83,11 @@ SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 
 
-def settings_for(device: str, script: str) -> Settings:
+def settings_for(device: str, script: str) -> GpuSettings:
     """Those of a device, cuda or cpu."""
-    return Settings(device=device, script=script, **SIZES[device])
+    return GpuSettings(device=device, script=script, **SIZES[device])
 
 
-def settings_from(told: Mapping[str, Any]) -> Settings:
+def settings_from(told: Mapping[str, Any]) -> GpuSettings:
     """What `told` told, after its way through JSON."""
-    return Settings(**{name: tuple(value) if isinstance(value, list) else value for name, value in told.items()})
+    return GpuSettings(**{name: tuple(value) if isinstance(value, list) else value for name, value in told.items()})

@@ -15,7 +15,7 @@ Attributes = dict[str, str]
 
 
 @dataclass(slots=True)
-class Traffic:
+class PageTraffic:
     """Requests of the pages of one process, streams left out, those of them answered by 304, and received bytes."""
 
     requests: int = 0
@@ -24,13 +24,13 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Visitor:
+class PersonOfPages:
     """A person's browser: the server, the cookie of the session, and what is counted."""
 
     host: str
     port: int
     cookie: str
-    traffic: Traffic = field(default_factory=Traffic, compare=False)
+    traffic: PageTraffic = field(default_factory=PageTraffic, compare=False)
 
     async def get(self, path: str, headers: Attributes) -> tuple[int, Attributes, str]:
         """Return status, headers and body. Raises RuntimeError for what is neither 200, 204 nor 304."""
@@ -51,7 +51,7 @@ class Visitor:
 
 
 @dataclass(slots=True, kw_only=True)
-class Part:
+class PagePart:
     """A part of the page that is loaded again: after how many seconds, and after which events."""
 
     url: str
@@ -63,7 +63,7 @@ class Part:
     mark: str | None = None
 
 
-class _Reader(HTMLParser):
+class _PageReader(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.found: list[Attributes] = []
@@ -74,12 +74,12 @@ class _Reader(HTMLParser):
 
 def elements_of(html: str) -> list[Attributes]:
     """Return the attributes of all elements."""
-    reader = _Reader()
+    reader = _PageReader()
     reader.feed(html)
     return reader.found
 
 
-def parts_of(elements: list[Attributes]) -> Iterator[Part]:
+def parts_of(elements: list[Attributes]) -> Iterator[PagePart]:
     """Return what these elements load by themselves: fragments, the log, and the points of charts."""
     for each in elements:
         trigger = each.get("hx-trigger", "")
@@ -88,7 +88,7 @@ def parts_of(elements: list[Attributes]) -> Iterator[Part]:
         project = {"X-Project": each.get("data-project", "")}
         if "hx-get" in each and (period or loads or events):
             period_s = float(period[1]) if period else None
-            yield Part(
+            yield PagePart(
                 url=each["hx-get"],
                 loads=loads,
                 period_s=period_s,
@@ -98,13 +98,13 @@ def parts_of(elements: list[Attributes]) -> Iterator[Part]:
             )
         if log := each.get("data-log"):
             url = f"{log}?limit={LOG_LINES}&after=0"
-            yield Part(url=url, loads=True, period_s=None, events=frozenset({"fresh"}), headers=project)
+            yield PagePart(url=url, loads=True, period_s=None, events=frozenset({"fresh"}), headers=project)
         if chart := each.get("data-chart"):
             url = f"{chart}?after_step=-1&points={POINTS}"
-            yield Part(url=url, loads=True, period_s=None, events=frozenset({"fresh"}), headers=project)
+            yield PagePart(url=url, loads=True, period_s=None, events=frozenset({"fresh"}), headers=project)
 
 
-def request_of(visitor: Visitor, path: str, headers: Attributes) -> bytes:
+def request_of(visitor: PersonOfPages, path: str, headers: Attributes) -> bytes:
     """Return the bytes of a GET."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return f"GET {path} HTTP/1.1\r\nHost: localhost\r\nCookie: {visitor.cookie}\r\n{lines}\r\n".encode()
@@ -113,9 +113,9 @@ def request_of(visitor: Visitor, path: str, headers: Attributes) -> bytes:
 class OpenPage:
     """A page that somebody sees. `phase`, from 0 to 1, says how far its clocks are when it is opened."""
 
-    def __init__(self, visitor: Visitor, path: str, *, phase: float) -> None:
+    def __init__(self, visitor: PersonOfPages, path: str, *, phase: float) -> None:
         self._visitor, self._path, self._phase = visitor, path, phase
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, PagePart] = {}
         self._pending: dict[str, asyncio.TimerHandle] = {}
         self._told: set[asyncio.Task[None]] = set()
 
@@ -137,7 +137,7 @@ class OpenPage:
             if part.period_s is not None:
                 group.create_task(self._poll(part, part.period_s, group))
 
-    async def _load(self, part: Part, group: asyncio.TaskGroup) -> None:
+    async def _load(self, part: PagePart, group: asyncio.TaskGroup) -> None:
         known = {"If-None-Match": part.mark} if part.polls and part.mark else {}
         status, headers, body = await self._visitor.get(part.url, part.headers | {"HX-Request": "true"} | known)
         if status == 200:
@@ -145,7 +145,7 @@ class OpenPage:
             if headers.get("content-type", "").startswith("text/html"):
                 await self._add(elements_of(body), group)
 
-    async def _poll(self, part: Part, period_s: float, group: asyncio.TaskGroup) -> None:
+    async def _poll(self, part: PagePart, period_s: float, group: asyncio.TaskGroup) -> None:
         await asyncio.sleep(period_s * (1 - self._phase))
         while True:
             began_s = time.monotonic()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from http.client import HTTPConnection
 from typing import Any
 
-from benchmarks.rig.browser_page import OpenPage, Traffic, Visitor
+from benchmarks.rig.browser_page import OpenPage, PageTraffic, PersonOfPages
 
 PASSWORD = "a long sentence of theirs"
 START_S = 10.0
@@ -93,13 +93,13 @@ def pages_of_people(
 
 
 @contextmanager
-def open_pages(pages: Sequence[tuple[PageServer, str]]) -> Iterator[Traffic]:
+def open_pages(pages: Sequence[tuple[PageServer, str]]) -> Iterator[PageTraffic]:
     """Keep these pages open in a process of its own, seen by people, until the end of the block.
 
     What they asked for in the block is there at its end.
     """
     context = multiprocessing.get_context("spawn")
-    opened, counts, traffic = context.Event(), context.Array("q", 3), Traffic()
+    opened, counts, traffic = context.Event(), context.Array("q", 3), PageTraffic()
     process = context.Process(target=_keep_open, args=(list(pages), opened, counts), daemon=True)
     process.start()
     try:
@@ -122,11 +122,11 @@ def _keep_open(pages: list[tuple[PageServer, str]], opened: Any, counts: Any) ->
 
 
 async def _all_open(pages: list[tuple[PageServer, str]], opened: Any, counts: Any) -> None:
-    traffic, few = Traffic(), asyncio.Semaphore(OPENED_AT_ONCE)
+    traffic, few = PageTraffic(), asyncio.Semaphore(OPENED_AT_ONCE)
 
     async def open_one(number: int, group: asyncio.TaskGroup) -> None:
         person, path = pages[number]
-        visitor = Visitor(host=person.host, port=person.port, cookie=person.cookie, traffic=traffic)
+        visitor = PersonOfPages(host=person.host, port=person.port, cookie=person.cookie, traffic=traffic)
         async with few:
             await OpenPage(visitor, path, phase=number / len(pages)).open(group)
 

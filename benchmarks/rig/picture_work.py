@@ -81,13 +81,13 @@ def prompt(place: int) -> str:
     return f"a {COLORS[place % len(COLORS)]} circle"
 
 
-class Listener:
+class PictureCounter:
     """The engine's side: counts the pictures that come."""
 
     def __init__(self) -> None:
         self.pictures = 0
 
-    def wish(self) -> AgentRequest:
+    def agent_request(self) -> AgentRequest:
         return AgentRequest.GO_ON
 
     def picture(self, *_given: object, **_named: object) -> None:
@@ -127,7 +127,7 @@ def script(task: PictureTask, directory: Path, pictures: int) -> None:
         image.save(directory / f"{place}.png")
 
 
-class PictureRig:
+class PictureWork:
     """A warm workload, and leases for it. `loras` are the cells whose LoRAs are made."""
 
     def __init__(self, task: PictureTask, directory: Path, loras: Sequence[str]) -> None:
@@ -157,7 +157,7 @@ class PictureRig:
             {"order_id": "order_1", "number": place, "params": self._task.params(place, used)}
             for place, used in enumerate(uses[:pictures])
         ]
-        listener = Listener()
+        listener = PictureCounter()
         start = Start(
             attempt=str(self._leases),
             job="",
@@ -198,7 +198,7 @@ def _lora(base: BaseModel, path: Path, targets: Sequence[str], *, seed: int) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class PictureRun:
     """One run of a cell: its pictures, and what they took."""
 
     pictures: int
@@ -206,9 +206,9 @@ class Run:
     cpu_s: float
 
 
-def timed(run: Callable[[], None], pictures: int, others_cpu_s: Callable[[], float]) -> Run:
+def timed(run: Callable[[], None], pictures: int, others_cpu_s: Callable[[], float]) -> PictureRun:
     """Run, and return the seconds of the clock and of the processor, those of other processes included."""
     began_s, began_cpu_s = time.perf_counter(), time.process_time() + others_cpu_s()
     run()
     cpu_s = time.process_time() + others_cpu_s() - began_cpu_s
-    return Run(pictures=pictures, clock_s=time.perf_counter() - began_s, cpu_s=cpu_s)
+    return PictureRun(pictures=pictures, clock_s=time.perf_counter() - began_s, cpu_s=cpu_s)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.browsing import Window
+from tests.fixtures.browsing import BrowserWindow
 from tests.fixtures.dashboard import PROJECT, DayClock, Furnished, claimed, picture, trained
 from tests.fixtures.keyboard import tab_to
 from tests.fixtures.people import PASSWORD
@@ -24,7 +24,7 @@ NAME = "gray dog"
 
 
 def test_a_job_goes_from_pictures_to_its_deletion_by_keyboard_alone(
-    installation: Furnished, window: Callable[..., Window], tmp_path: Path
+    installation: Furnished, window: Callable[..., BrowserWindow], tmp_path: Path
 ) -> None:
     here = window(installation)
     page = here.page
@@ -75,7 +75,7 @@ def test_a_job_goes_from_pictures_to_its_deletion_by_keyboard_alone(
     sign_out(here)
 
 
-def sign_in(here: Window, installation: Furnished) -> None:
+def sign_in(here: BrowserWindow, installation: Furnished) -> None:
     here.page.goto(f"{here.url}/")
     for text in (installation.member.email, PASSWORD):
         here.page.keyboard.press("Tab")
@@ -85,13 +85,13 @@ def sign_in(here: Window, installation: Furnished) -> None:
     expect(here.page.get_by_role("heading", name="Today")).to_be_visible()
 
 
-def write(here: Window, label: str, text: str) -> None:
+def write(here: BrowserWindow, label: str, text: str) -> None:
     """Go to the field with this label, and type."""
     tab_to(here, here.page.get_by_label(label, exact=True))
     here.page.keyboard.type(text)
 
 
-def follow(here: Window, link: Any) -> None:
+def follow(here: BrowserWindow, link: Any) -> None:
     """Go to the link, and follow it."""
     tab_to(here, link)
     before = here.page.url
@@ -100,7 +100,7 @@ def follow(here: Window, link: Any) -> None:
     here.settle()
 
 
-def cancel_the_waiting_one(here: Window) -> None:
+def cancel_the_waiting_one(here: BrowserWindow) -> None:
     """The job that waited before is chosen in the list, and canceled."""
     page = here.page
     follow(here, page.get_by_role("navigation").get_by_role("link", name="Jobs", exact=True))
@@ -121,7 +121,7 @@ def train_a_while(installation: Furnished, job_id: str) -> None:
     trained(replace(ctx, clock=clock), clock, lease, 1, 150, MIA)
 
 
-def choose_a_checkpoint(here: Window, job_id: str) -> None:
+def choose_a_checkpoint(here: BrowserWindow, job_id: str) -> None:
     """The slider leads to an earlier checkpoint, and its link to a form that draws with it."""
     page = here.page
     tab_to(here, page.get_by_label("Samples by step"))
@@ -135,7 +135,7 @@ def choose_a_checkpoint(here: Window, job_id: str) -> None:
     expect(page.get_by_label("LoRAs, as NAME:WEIGHT")).to_have_value(f"{job_id}@70")
 
 
-def delete_it(here: Window, installation: Furnished, job_id: str) -> None:
+def delete_it(here: BrowserWindow, installation: Furnished, job_id: str) -> None:
     """A confirmation that is refused deletes nothing; one that is given deletes the job."""
     page, asked = here.page, list[str]()
     page.on("dialog", lambda dialog: asked.append(dialog.message))
@@ -151,7 +151,7 @@ def delete_it(here: Window, installation: Furnished, job_id: str) -> None:
         get_job(installation.served.ctx, MIA, job_id)
 
 
-def sign_out(here: Window) -> None:
+def sign_out(here: BrowserWindow) -> None:
     """A menu closes by Escape, and its button signs out."""
     page = here.page
     tab_to(here, page.locator("summary", has_text="mia"))

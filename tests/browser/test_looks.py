@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.fixtures.browsing import SCREENSHOTS, Window
+from tests.fixtures.browsing import SCREENSHOTS, BrowserWindow
 from tests.fixtures.dashboard import FRAGMENTS, Furnished, pages_of
 from tests.fixtures.keyboard import tab_faults
 from tests.fixtures.page_states import Exhibits, exhibited, states_of
@@ -19,7 +19,7 @@ def exhibits(museum: Furnished) -> Exhibits:
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)])
 def test_every_page_is_accessible_runs_no_text_and_fits(
-    museum: Furnished, exhibits: Exhibits, window: Callable[..., Window], scheme: str, width: int
+    museum: Furnished, exhibits: Exhibits, window: Callable[..., BrowserWindow], scheme: str, width: int
 ) -> None:
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     here = window(museum, scheme=scheme, width=width)
@@ -36,7 +36,7 @@ def test_every_page_is_accessible_runs_no_text_and_fits(
     assert found == []
 
 
-def reached(here: Window, museum: Furnished, exhibits: Exhibits) -> Iterator[str]:
+def reached(here: BrowserWindow, museum: Furnished, exhibits: Exhibits) -> Iterator[str]:
     """Open each page, and then bring about each state, and say its name."""
     here.go("/dashboard/sign-in")
     yield "sign-in"

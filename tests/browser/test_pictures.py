@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
-from tests.fixtures.browsing import Window
+from tests.fixtures.browsing import BrowserWindow
 from tests.fixtures.dashboard import PROJECT, DayClock, Furnished, picture
 from tests.fixtures.picture_rig import PictureRig
 from tests.fixtures.store_rig import StoreRig
@@ -28,7 +28,7 @@ A1111 = "a red fox\nNegative prompt: blurry\nSteps: 20, Sampler: Euler, Seed: 99
 
 
 def test_a_grid_is_ordered_drawn_and_a_cell_that_failed_is_drawn_again(
-    museum: Furnished, window: Callable[..., Window]
+    museum: Furnished, window: Callable[..., BrowserWindow]
 ) -> None:
     here, ctx = window(museum), museum.served.ctx
     page = here.page
@@ -69,7 +69,7 @@ def test_a_grid_is_ordered_drawn_and_a_cell_that_failed_is_drawn_again(
 
 
 def test_pictures_are_found_marked_downloaded_used_and_deleted(
-    museum: Furnished, window: Callable[..., Window], tmp_path: Path
+    museum: Furnished, window: Callable[..., BrowserWindow], tmp_path: Path
 ) -> None:
     ctx = museum.served.ctx
     days_ago = replace(ctx, clock=DayClock(ctx.clock.now_ms() - 3 * DAY_MS))
@@ -139,7 +139,7 @@ def test_pictures_are_found_marked_downloaded_used_and_deleted(
 
 
 def test_a_dropped_file_gives_its_settings_and_a_dropped_folder_its_pictures(
-    museum: Furnished, window: Callable[..., Window], tmp_path: Path
+    museum: Furnished, window: Callable[..., BrowserWindow], tmp_path: Path
 ) -> None:
     here = window(museum)
     page = here.page
@@ -172,7 +172,7 @@ def test_a_dropped_file_gives_its_settings_and_a_dropped_folder_its_pictures(
     expect(page.locator("#pictures li")).to_have_count(4)  # a picture that is there already is not there twice
 
 
-def drop(here: Window, path: Path) -> None:
+def drop(here: BrowserWindow, path: Path) -> None:
     """Drop a file or a folder of the disk, as the system tells the browser of it."""
     here.page.locator("#drop").scroll_into_view_if_needed()
     box = here.page.locator("#drop").bounding_box()

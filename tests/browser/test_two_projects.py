@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import sqlalchemy as sa
-from tests.fixtures.browsing import Window
+from tests.fixtures.browsing import BrowserWindow
 from tests.fixtures.dashboard import OTHER, PROJECT, Furnished, four_pictures, picture
 from tests.fixtures.page_states import ANN, exhibited
 from tests.fixtures.picture_rig import PictureRig, generate_spec
@@ -87,7 +87,7 @@ class Grounds:
 class Person:
     """A person with a window. `ids` are those of the own project, by the place in a route that takes them."""
 
-    here: Window
+    here: BrowserWindow
     project_id: str
     jobs: Mapping[str, str]
     ids: Mapping[str, str]
@@ -114,7 +114,7 @@ class Person:
 
 
 def test_neither_of_two_people_sees_anything_of_the_other_project(
-    grounds: Grounds, window: Callable[..., Window]
+    grounds: Grounds, window: Callable[..., BrowserWindow]
 ) -> None:
     ann, bob = both(grounds, window)
     for one, other in ((ann, bob), (bob, ann)):
@@ -133,7 +133,9 @@ def test_neither_of_two_people_sees_anything_of_the_other_project(
         one.here.forget_refusals()
 
 
-def test_foreign_addresses_are_answered_as_unknown_ones(grounds: Grounds, window: Callable[..., Window]) -> None:
+def test_foreign_addresses_are_answered_as_unknown_ones(
+    grounds: Grounds, window: Callable[..., BrowserWindow]
+) -> None:
     ann, bob = both(grounds, window)
     for one, other in ((ann, bob), (bob, ann)):
         nobodys = Person(here=one.here, project_id="nobodys", jobs=other.jobs, ids=other.ids, known=frozenset())
@@ -164,7 +166,7 @@ def test_foreign_addresses_are_answered_as_unknown_ones(grounds: Grounds, window
 
 
 def test_no_number_of_a_page_changes_when_another_project_works(
-    grounds: Grounds, window: Callable[..., Window]
+    grounds: Grounds, window: Callable[..., BrowserWindow]
 ) -> None:
     bob, installation = both(grounds, window)[1], grounds.installation
     paths = [bob.path(route) for route in ROUTES]
@@ -216,7 +218,7 @@ def draw(installation: Furnished, caller: Caller, prompt: str, pictures: int) ->
     return order_id
 
 
-def both(grounds: Grounds, window: Callable[..., Window]) -> tuple[Person, Person]:
+def both(grounds: Grounds, window: Callable[..., BrowserWindow]) -> tuple[Person, Person]:
     """The owners of the two projects, each with a browser of the own."""
     installation = grounds.installation
     return (
@@ -225,7 +227,7 @@ def both(grounds: Grounds, window: Callable[..., Window]) -> tuple[Person, Perso
     )
 
 
-def person(grounds: Grounds, here: Window, user: User, project_id: str) -> Person:
+def person(grounds: Grounds, here: BrowserWindow, user: User, project_id: str) -> Person:
     here.sign_in(user)
     with grounds.installation.served.ctx.store.read() as tx:
         connection = tx.connection  # type: ignore[attr-defined]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from tests.fixtures.browsing import Window
+from tests.fixtures.browsing import BrowserWindow
 from tests.fixtures.dashboard import PROJECT, STEPS, Furnished, pages_of
 from tests.fixtures.people import PASSWORD
 
@@ -20,7 +20,7 @@ NO_SERVER = ("ERR_CONNECTION_", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RE
 
 
 def test_a_sign_in_leads_back_to_the_page_that_was_wanted(
-    installation: Furnished, window: Callable[..., Window]
+    installation: Furnished, window: Callable[..., BrowserWindow]
 ) -> None:
     here = window(installation)
     here.page.goto(here.url + pages_of(installation)["job"])
@@ -30,7 +30,9 @@ def test_a_sign_in_leads_back_to_the_page_that_was_wanted(
     expect(here.page.get_by_role("heading", name="portrait of a red fox")).to_be_visible()
 
 
-def test_a_job_is_watched_to_its_end_without_a_reload(installation: Furnished, window: Callable[..., Window]) -> None:
+def test_a_job_is_watched_to_its_end_without_a_reload(
+    installation: Furnished, window: Callable[..., BrowserWindow]
+) -> None:
     here, ctx, attempt_id = window(installation), installation.served.ctx, installation.running.attempt_id
     page = here.page
     here.sign_in(installation.owner)
@@ -52,7 +54,7 @@ def test_a_job_is_watched_to_its_end_without_a_reload(installation: Furnished, w
 
 
 def test_a_page_without_a_connection_says_so_and_goes_on_by_itself(
-    installation: Furnished, window: Callable[..., Window]
+    installation: Furnished, window: Callable[..., BrowserWindow]
 ) -> None:
     here, ctx = window(installation), installation.served.ctx
     page = here.page
@@ -70,7 +72,7 @@ def test_a_page_without_a_connection_says_so_and_goes_on_by_itself(
 
 
 def test_pages_of_a_restarted_server_go_on_by_themselves_and_show_no_wrong_number(
-    installation: Furnished, window: Callable[..., Window]
+    installation: Furnished, window: Callable[..., BrowserWindow]
 ) -> None:
     job, listed, ctx = window(installation), window(installation), installation.served.ctx
     for here, name in ((job, "job-running"), (listed, "jobs")):
@@ -96,7 +98,7 @@ def test_pages_of_a_restarted_server_go_on_by_themselves_and_show_no_wrong_numbe
 
 
 def test_curves_of_a_long_job_reach_its_last_step_and_say_that_they_are_thinned(
-    museum: Furnished, window: Callable[..., Window]
+    museum: Furnished, window: Callable[..., BrowserWindow]
 ) -> None:
     job_id, last = museum.hostile_job, 40_000
     rows = [{"step": step, "values": {"loss": 1 / step}} for step in range(1_000, last + 1)]
@@ -112,7 +114,7 @@ def test_curves_of_a_long_job_reach_its_last_step_and_say_that_they_are_thinned(
     expect(here.page.locator(".chart-said")).to_contain_text("one point for up to 100 steps")
 
 
-def test_a_chosen_theme_stays(museum: Furnished, window: Callable[..., Window]) -> None:
+def test_a_chosen_theme_stays(museum: Furnished, window: Callable[..., BrowserWindow]) -> None:
     here = window(museum)
     here.sign_in(museum.viewer)
     before = here.page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -121,7 +123,7 @@ def test_a_chosen_theme_stays(museum: Furnished, window: Callable[..., Window]) 
     assert here.page.evaluate("getComputedStyle(document.body).backgroundColor") != before
 
 
-def test_a_one_time_link_signs_in_once(museum: Furnished, window: Callable[..., Window]) -> None:
+def test_a_one_time_link_signs_in_once(museum: Furnished, window: Callable[..., BrowserWindow]) -> None:
     first, second = window(museum), window(museum)
     first.follow_link()
     expect(first.page.get_by_role("heading", name="Today")).to_be_visible()

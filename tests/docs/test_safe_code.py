@@ -93,7 +93,7 @@ def test_secrets_are_compared_in_constant_time_alone() -> None:
     assert found == NOT_SECRET, "use hmac.compare_digest"
 
 
-def test_nothing_unpickles_or_evaluates_but_what_one_run_made_itself() -> None:
+def test_code_unpickles_and_evaluates_only_what_its_own_run_made() -> None:
     found = {name: calls for name, tree in modules().items() if (calls := unpickled(tree))}
     assert found == ALLOWED
 

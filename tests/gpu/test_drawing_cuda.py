@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tests.fixtures.drawing import Wanted, said, scheduler_of, sizes
+from tests.fixtures.drawing import ReferencePicture, said, scheduler_of, sizes
 from tests.fixtures.train_rig import RecordingReporter
 
 from giornata.diffusion.base.models import ModelLocation, load_model
@@ -95,7 +95,9 @@ def test_evaluations_run_ahead_of_the_device_and_stay_finite_in_half_precision(m
     dtype = torch.float16 if DEVICE == "cuda" else torch.float32
     base = load_model(ModelLocation(name=str(model), key="shapes"), device=DEVICE, dtype=dtype)
     look_up_attention_once(base.unet)
-    rows = [_row(base, Wanted(seed=place, steps=STEPS, prompt=prompt)) for place, prompt in enumerate(PROMPTS)]
+    rows = [
+        _row(base, ReferencePicture(seed=place, steps=STEPS, prompt=prompt)) for place, prompt in enumerate(PROMPTS)
+    ]
     denoiser = Denoiser(base.unet)
     denoiser.step(rows)
     try:
@@ -111,7 +113,7 @@ def test_evaluations_run_ahead_of_the_device_and_stay_finite_in_half_precision(m
     assert all(np.ptp(np.asarray(picture)) > 0 for picture in pictures)
 
 
-def _row(base: Any, wanted: Wanted) -> DenoisingRow:
+def _row(base: Any, wanted: ReferencePicture) -> DenoisingRow:
     generator = initial_latents.seeded(wanted.seed)
     schedule = RowSchedule.whole(scheduler_of(base, wanted), wanted.steps, generator=generator)
     return DenoisingRow(

@@ -25,7 +25,7 @@ WHAT = Download(
 HINT = PrefetchHint(base_key="base", downloads=(WHAT,))
 
 
-class SlowStorage:
+class HeldStorage:
     """Storage whose transfers wait until the test lets them go; they fail when `broken`."""
 
     def __init__(self) -> None:
@@ -41,12 +41,12 @@ class SlowStorage:
 
 
 @pytest.fixture
-def storage() -> SlowStorage:
-    return SlowStorage()
+def storage() -> HeldStorage:
+    return HeldStorage()
 
 
 @pytest.fixture
-def prefetch(storage: SlowStorage, tmp_path: Path) -> Iterator[ModelPrefetch]:
+def prefetch(storage: HeldStorage, tmp_path: Path) -> Iterator[ModelPrefetch]:
     made = ModelPrefetch(ModelStore(tmp_path, max_bytes=10**6), storage.fetch)
     made.start()
     yield made

@@ -184,7 +184,7 @@ def test_imported_order_takes_no_turn(served: Served, elsewhere: Served, tmp_pat
     assert order.id not in {each.order_id for each in there.find_pictures()}
 
 
-def test_what_was_changed_after_an_import_stays_when_it_is_repeated(
+def test_change_after_an_import_stays_when_the_import_is_repeated(
     served: Served, elsewhere: Served, tmp_path: Path
 ) -> None:
     there = elsewhere.client(elsewhere.keys.admin)

@@ -159,7 +159,7 @@ def test_a_page_costs_at_most_8_statements_and_200_rows_however_much_there_is(
     assert said == []
 
 
-def test_what_a_page_leaves_out_of_many_files_is_said_and_can_be_reached(crowded: Furnished) -> None:
+def test_page_of_many_files_says_how_many_it_leaves_out_and_links_to_them(crowded: Furnished) -> None:
     browser, pages = browser_of(crowded.served, crowded.operator), pages_of(crowded)
     part = browser.call("GET", pages["job-files"]).text
     assert "The first 60 by name; there are more." in part

@@ -27,7 +27,7 @@ def test_page_reloads_few_parts_by_the_clock(page: str) -> None:
     assert sum(60 / period_s for period_s in periods_s) <= most_a_minute
 
 
-def test_what_nobody_saw_for_a_while_is_loaded_when_somebody_does() -> None:
+def test_part_of_a_hidden_page_is_loaded_when_the_page_is_seen_again() -> None:
     """After a change of the page's visibility, dashboard.js tells `shown`, `fresh` and `changed`."""
     texts = [each.read_text() for each in (HERE / "templates").glob("*.html")]
     clocked = [line for text in texts for line in text.splitlines() if CLOCKED.search(line)]

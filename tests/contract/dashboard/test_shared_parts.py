@@ -100,7 +100,7 @@ def test_rights_are_checked_though_the_part_is_there(installation: Furnished, cl
     assert clock.at_ms == 1
 
 
-def test_whoever_changes_something_sees_it_at_once(installation: Furnished, clock: StillClock) -> None:
+def test_person_who_changes_something_sees_the_change_at_once(installation: Furnished, clock: StillClock) -> None:
     member = browser_of(installation.served, installation.member)
     named = member.call("GET", ROWS, params={"match": installation.waiting_job})
     assert "queued" in named.text

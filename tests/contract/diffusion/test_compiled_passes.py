@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.contract.diffusion.test_denoising_passes import control, control_net
 from tests.contract.diffusion.test_row_adapters import lora_file, tripled
-from tests.fixtures.drawing import Wanted, text_row
+from tests.fixtures.drawing import ReferencePicture, text_row
 from torch._dynamo.utils import counters
 
 from giornata.diffusion.adapter.row_adapters import RowAdapters
@@ -62,14 +62,14 @@ def kernels(base: BaseModel) -> Iterator[Callable[..., CompiledPasses]]:
 
 
 def rows_of(base: BaseModel, *loras: Mapping[str, float], **wanted: Any) -> list[DenoisingRow]:
-    return [text_row(base, Wanted(seed=seed, **wanted), loras=each) for seed, each in enumerate(loras)]
+    return [text_row(base, ReferencePicture(seed=seed, **wanted), loras=each) for seed, each in enumerate(loras)]
 
 
 def graphs() -> int:
     return int(counters["stats"]["unique_graphs"])
 
 
-def test_nothing_is_compiled_again_while_rows_loras_timesteps_and_guidance_change(
+def test_kernels_stay_while_rows_loras_timesteps_and_guidance_change(
     base: BaseModel, adapters: RowAdapters, kernels: Callable[..., CompiledPasses]
 ) -> None:
     denoiser = Denoiser(base.unet, loras=adapters, kernels=kernels())
@@ -127,8 +127,8 @@ def test_a_lora_on_one_layer_gives_places_to_all_layers_of_its_kind(
 def test_rows_that_fill_up_a_pass_change_no_other_row(
     base: BaseModel, kernels: Callable[..., CompiledPasses]
 ) -> None:
-    guided = text_row(base, Wanted(), controls=(control(control_net(base, 1)),))
-    unguided = text_row(base, Wanted(seed=2, guidance=1.0))
+    guided = text_row(base, ReferencePicture(), controls=(control(control_net(base, 1)),))
+    unguided = text_row(base, ReferencePicture(seed=2, guidance=1.0))
     unguided.text = replace(unguided.text, prompt_LD=torch.cat([unguided.text.prompt_LD] * 2))
     widths: list[int] = []
     expected = Denoiser(base.unet).predict([unguided, guided])

@@ -48,7 +48,7 @@ def plain(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     return train_rig, train_rig.run()
 
 
-class Watching(TrainWorkload):
+class WorkloadWithBase(TrainWorkload):
     """Keeps the base within reach of the test."""
 
     def __init__(self, **options: Any) -> None:
@@ -64,13 +64,13 @@ class Watching(TrainWorkload):
 class At(RecordingReporter):
     """Requests something while pictures are drawn, when this many are done."""
 
-    def __init__(self, done: int, wish: AgentRequest) -> None:
+    def __init__(self, done: int, agent_request: AgentRequest) -> None:
         super().__init__()
-        self.done, self.wished = done, wish
+        self.done, self.requested = done, agent_request
 
-    def wish(self) -> AgentRequest:
+    def agent_request(self) -> AgentRequest:
         name, done, _ = self.phases[-1]
-        return self.wished if (name, done) == ("sampling", self.done) else super().wish()
+        return self.requested if (name, done) == ("sampling", self.done) else super().agent_request()
 
 
 def drawn_by_diffusers(
@@ -152,7 +152,7 @@ def test_the_weights_are_those_of_a_job_without_pictures(plain: tuple[TrainRig, 
 
 @pytest.mark.parametrize("changes", [{}, {"use_dora": True, "mixed_precision": "bf16", "train_text_encoder": True}])
 def test_the_warm_base_is_as_it_was(tiny_folder: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
-    train_rig, workload = rig_of(tiny_folder, tmp_path, **changes), Watching()
+    train_rig, workload = rig_of(tiny_folder, tmp_path, **changes), WorkloadWithBase()
     first = train_rig.run(workload=workload)
     (base,) = workload.bases
     assert "samples.png" in first.artifacts
@@ -196,13 +196,13 @@ def test_while_pictures_are_drawn_the_adapter_is_only_lent(tiny_folder: Path) ->
         assert not np.array_equal(np.asarray(one.base), np.asarray(one.lora))
 
 
-@pytest.mark.parametrize("wish", [AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP])
+@pytest.mark.parametrize("agent_request", [AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP])
 @pytest.mark.parametrize("done", [0, 3])
 def test_a_stop_among_the_pictures_leaves_no_seam(
-    plain: tuple[TrainRig, RecordingReporter], wish: AgentRequest, done: int
+    plain: tuple[TrainRig, RecordingReporter], agent_request: AgentRequest, done: int
 ) -> None:
     train_rig, whole = plain
-    first = train_rig.run(At(done, wish))
+    first = train_rig.run(At(done, agent_request))
     assert first.lines == ["stopped at 4"]
     assert not {"samples.png", "README.md"} & set(first.artifacts)
     again = train_rig.run(resume=train_rig.resume_point(first, 4))
@@ -217,14 +217,14 @@ class Breaking(RecordingReporter):
         super().__init__()
         self.error = error
 
-    def wish(self) -> AgentRequest:
+    def agent_request(self) -> AgentRequest:
         if self.phases[-1][:2] == ("sampling", 2):
             raise self.error
-        return super().wish()
+        return super().agent_request()
 
 
 def test_out_of_memory_costs_the_pictures_and_nothing_else(plain: tuple[TrainRig, RecordingReporter]) -> None:
-    (train_rig, whole), workload = plain, Watching()
+    (train_rig, whole), workload = plain, WorkloadWithBase()
     reporter = train_rig.run(Breaking(torch.OutOfMemoryError("CUDA out of memory.")), workload=workload)
     assert reporter.notices == [("samples-not-drawn", {"message": "OutOfMemoryError: CUDA out of memory."})]
     assert set(reporter.artifacts) == set(whole.artifacts) - {"samples.png"}
@@ -332,7 +332,7 @@ def test_stopped_and_resumed_with_pictures_in_between(undisturbed: Undisturbed, 
     """Every picture is drawn by one attempt or the other, and has the same bytes; also where all stand side by
     side."""
     train_rig, whole = undisturbed(kind)
-    first = train_rig.run(RecordingReporter(wishes={stop_at: AgentRequest.CHECKPOINT_AND_STOP}))
+    first = train_rig.run(RecordingReporter(agent_requests={stop_at: AgentRequest.CHECKPOINT_AND_STOP}))
     assert first.lines[-1] == f"stopped at {stop_at}"
     last = train_rig.run(resume=train_rig.resume_point(first, stop_at))
     assert first.artifacts | last.artifacts == whole.artifacts
@@ -342,43 +342,46 @@ def test_stopped_and_resumed_with_pictures_in_between(undisturbed: Undisturbed, 
 
 
 @pytest.mark.parametrize(
-    ("wish", "line"), [(AgentRequest.STOP, "stopped at None"), (AgentRequest.CHECKPOINT_AND_STOP, "stopped at 2")]
+    ("agent_request", "line"),
+    [(AgentRequest.STOP, "stopped at None"), (AgentRequest.CHECKPOINT_AND_STOP, "stopped at 2")],
 )
-def test_a_stop_while_pictures_are_drawn_in_between(undisturbed: Undisturbed, wish: AgentRequest, line: str) -> None:
+def test_a_stop_while_pictures_are_drawn_in_between(
+    undisturbed: Undisturbed, agent_request: AgentRequest, line: str
+) -> None:
     train_rig, whole = undisturbed("an average")
-    first = train_rig.run(At(1, wish))
+    first = train_rig.run(At(1, agent_request))
     assert first.lines == [line]
     assert not first.artifacts
     resume = train_rig.resume_point(first, 2) if first.checkpoint_bytes else None
     assert train_rig.run(resume=resume).artifacts == whole.artifacts
 
 
-class Once(At):
+class OneRequestAt(At):
     """The same, only once; and keeps of which steps it was told of checkpoints."""
 
-    def __init__(self, done: int, wish: AgentRequest) -> None:
-        super().__init__(done, wish)
+    def __init__(self, done: int, agent_request: AgentRequest) -> None:
+        super().__init__(done, agent_request)
         self.told: list[int] = []
 
     def checkpoint(self, step: int, path: Path, cost_s: float) -> None:
         super().checkpoint(step, path, cost_s)
         self.told.append(step)
 
-    def wish(self) -> AgentRequest:
-        wish = super().wish()
-        if wish is self.wished:
+    def agent_request(self) -> AgentRequest:
+        agent_request = super().agent_request()
+        if agent_request is self.requested:
             self.done = -1
-        return wish
+        return agent_request
 
 
 @pytest.mark.parametrize(("every", "told"), [(1000, [2, 5]), (2, [2, 4, 5])])
-def test_a_checkpoint_wished_for_while_pictures_are_drawn_is_of_the_weights(
+def test_a_checkpoint_requested_while_pictures_are_drawn_is_of_the_weights(
     undisturbed: Undisturbed, every: int, told: list[int]
 ) -> None:
     """They are lent to the average meanwhile. One that is there is not written again."""
     train_rig, whole = undisturbed("an average")
     spec = train_rig.spec | {"checkpointing_steps": every}
-    reporter = Once(1, AgentRequest.CHECKPOINT)
+    reporter = OneRequestAt(1, AgentRequest.CHECKPOINT)
     train_rig.run(reporter, spec=spec)
     assert reporter.artifacts == whole.artifacts
     assert reporter.told == told
@@ -398,10 +401,10 @@ def test_out_of_memory_in_between_costs_one_sheet(undisturbed: Undisturbed) -> N
 class BreakingOnce(Breaking):
     """In the middle of the first sheet."""
 
-    def wish(self) -> AgentRequest:
+    def agent_request(self) -> AgentRequest:
         if self.phases[-1][:2] == ("sampling", 1) and SHEETS[0] not in self.artifacts and not self.notices:
             raise self.error
-        return RecordingReporter.wish(self)
+        return RecordingReporter.agent_request(self)
 
 
 @pytest.mark.parametrize("kind", ["slots", "peft", "an average"])
@@ -423,7 +426,7 @@ def test_all_steps_stand_beside_each_other(undisturbed: Undisturbed, tmp_path: P
 def test_a_checkpoint_of_a_version_that_kept_no_pictures_goes_on(undisturbed: Undisturbed, tmp_path: Path) -> None:
     """The columns before it stay empty."""
     train_rig, whole = undisturbed("slots")
-    first = train_rig.run(RecordingReporter(wishes={3: AgentRequest.CHECKPOINT_AND_STOP}))
+    first = train_rig.run(RecordingReporter(agent_requests={3: AgentRequest.CHECKPOINT_AND_STOP}))
     old = tmp_path / "old.safetensors"
     old.write_bytes(first.checkpoint_bytes[3])
     with safe_open(old, framework="pt") as opened:

@@ -42,7 +42,7 @@ def blob_routes(storage: ServesBlobs, *, threads: int, places: ProjectConnection
         accept = storage.accept_part if "part" in asked.query else storage.accept_put
 
         def take(body: Iterator[bytes]) -> str:
-            with closing(_seated(body, places.taken(project_of_key(key)))) as chunks:
+            with closing(_counted(body, places.taken(project_of_key(key)))) as chunks:
                 return accept(asked, chunks)
 
         etag = await received(request, take, limiter)
@@ -57,8 +57,8 @@ def blob_routes(storage: ServesBlobs, *, threads: int, places: ProjectConnection
     def get_blob(request: Request, key: str) -> FileResponse:
         """Return the bytes at the signed URL, or a range of them."""
         opened = storage.open_get(_asked(request, key))
-        seat = places.taken(project_of_key(key))
-        return _SeatedFile(opened.path, media_type=opened.media_type, headers=opened.headers, seat=seat)
+        slot = places.taken(project_of_key(key))
+        return _CountedFile(opened.path, media_type=opened.media_type, headers=opened.headers, slot=slot)
 
     @router.head("/{key:path}", include_in_schema=False)
     def head_blob(request: Request, key: str) -> FileResponse:
@@ -69,21 +69,21 @@ def blob_routes(storage: ServesBlobs, *, threads: int, places: ProjectConnection
     return router
 
 
-def _seated(body: Iterator[bytes], seat: AbstractContextManager[None]) -> Generator[bytes]:
+def _counted(body: Iterator[bytes], slot: AbstractContextManager[None]) -> Generator[bytes]:
     """Yield the body's chunks with a place held. Storage asks for the first one when it has checked the signature."""
-    with seat:
+    with slot:
         yield from body
 
 
-class _SeatedFile(FileResponse):
+class _CountedFile(FileResponse):
     """A file that holds a place while it is sent."""
 
-    def __init__(self, path: Path, *, seat: AbstractContextManager[None], **how: Any) -> None:
+    def __init__(self, path: Path, *, slot: AbstractContextManager[None], **how: Any) -> None:
         super().__init__(path, **how)
-        self._seat = seat
+        self._slot = slot
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._seat:
+        with self._slot:
             await super().__call__(scope, receive, send)
 
 

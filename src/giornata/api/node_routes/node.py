@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from giornata.api.replies.openapi import ATTEMPT, refusals
 from giornata.api.requests.callers import Attempt, Ctx, Settings, User, Wake
 from giornata.api.requests.lists import LARGEST_ID, UploadId
-from giornata.api.requests.open_connections import seated
+from giornata.api.requests.open_connections import counted
 from giornata.control.access.authenticate import require_standing
 from giornata.control.attempts import commit, heartbeat, report
 from giornata.control.attempts import reject_checkpoint as rejecting_checkpoint
@@ -83,8 +83,8 @@ async def claim_job(
     """
     asked, ends_s = claim.Asked(caller=caller, claim=body), time.monotonic() + body.wait_s
     state = request.app.state
-    seat = seated(state, state.waiting_claims, caller) if body.wait_s else nullcontext()
-    with seat, wakeup.listen(_waits_for(caller, body)) as listener:
+    slot = counted(state, state.waiting_claims, caller) if body.wait_s else nullcontext()
+    with slot, wakeup.listen(_waits_for(caller, body)) as listener:
         # A look before would only cost those who do get a job.
         nothing = None
         while True:

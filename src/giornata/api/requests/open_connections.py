@@ -71,7 +71,7 @@ class ProjectConnections:
 
 
 @contextmanager
-def seated(state: State, quota: ConnectionQuota, caller: Caller) -> Iterator[None]:
+def counted(state: State, quota: ConnectionQuota, caller: Caller) -> Iterator[None]:
     """Hold a place of the caller's key in this quota, and one of its project. Raises TooMany.
 
     `state` is the app's.

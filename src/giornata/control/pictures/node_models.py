@@ -119,11 +119,11 @@ def _hint(ctx: Context, claim: Claim, project_id: str | None, *, at_ms: int) -> 
     fleet.note_hinted(node_id, wanted.base_key, at_ms=at_ms)
     with ctx.store.begin() as tx:
         besides = (each for each in _besides(tx, wanted.order_id) if each not in disk)
-        wishes = dict.fromkeys([*missing, *islice(besides, MOST_BESIDES)])
-        found = downloads_of(tx, ctx, wanted.project_id, list(wishes), order_ids=[wanted.order_id])
+        names = dict.fromkeys([*missing, *islice(besides, MOST_BESIDES)])
+        found = downloads_of(tx, ctx, wanted.project_id, list(names), order_ids=[wanted.order_id])
         if found.keys() >= set(missing):
             tx.routing.note_held(node_id, version=None, held=None, fetching=wanted.base_key)
-            downloads = tuple(found[each] for each in wishes if each in found)
+            downloads = tuple(found[each] for each in names if each in found)
             return PrefetchHint(base_key=wanted.base_key, downloads=downloads)
     fleet.note_given_up(node_id)
     return None

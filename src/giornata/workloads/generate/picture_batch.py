@@ -117,14 +117,14 @@ class PictureBatch:
     def _heed(self, session: BatchSession) -> None:
         """Do what agents ask: stop, stop soon, or drop single pictures."""
         for lease in list(self._leases):
-            wish, dropped = lease.reporter.wish(), lease.reporter.dropped_pictures()
+            agent_request, dropped = lease.reporter.agent_request(), lease.reporter.dropped_pictures()
             rows = [each for each in self._rows if each.lease is lease]
-            if wish is AgentRequest.STOP:
+            if agent_request is AgentRequest.STOP:
                 self._leave(rows)
                 self._leases.remove(lease)
                 session.ended(lease.start, Stopped())
                 continue
-            if wish is AgentRequest.CHECKPOINT_AND_STOP and not lease.closing:
+            if agent_request is AgentRequest.CHECKPOINT_AND_STOP and not lease.closing:
                 lease.close()
                 self._leave([each for each in rows if not self._ends_soon(each)])
             if dropped:
