@@ -27,12 +27,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.rig.against import against
-from benchmarks.rig.backlog import Queue
+from benchmarks.rig.backlog import BenchmarkQueue
 from benchmarks.rig.bursts import Burst, beat_burst, claim_burst
-from benchmarks.rig.databases import Postgres, postgres
+from benchmarks.rig.databases import PostgresOnSocket, postgres
 from benchmarks.rig.figures import conclude, latencies_ms, machine, percentile, spread, spread_words
 from benchmarks.rig.job_lifecycles import PEERS, Life, by_use_cases, of_peer, over_http
-from benchmarks.rig.server import Server, server
+from benchmarks.rig.server import BenchmarkServer, server
 
 LEASE_S = 3600.0
 CLAIMS_PER_S_MARK = 1000.0
@@ -40,13 +40,13 @@ FLATNESS_MARK = 1.5
 
 
 @dataclass(slots=True, kw_only=True)
-class Cell:
+class ClaimCell:
     """One server on one queue, and what was measured there, by number of clients."""
 
     database: str
     depth: int
-    server: Server
-    queue: Queue
+    server: BenchmarkServer
+    queue: BenchmarkQueue
     claims: dict[int, list[Burst]] = field(default_factory=dict)
     beats: dict[int, list[Burst]] = field(default_factory=dict)
 
@@ -81,7 +81,9 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def measure_database(database: str, options: argparse.Namespace, own: Postgres, home: Path) -> dict[str, object]:
+def measure_database(
+    database: str, options: argparse.Namespace, own: PostgresOnSocket, home: Path
+) -> dict[str, object]:
     """All depths on one kind of database."""
     with contextlib.ExitStack() as stack:
         cells = []
@@ -89,7 +91,7 @@ def measure_database(database: str, options: argparse.Namespace, own: Postgres, 
             data = home / f"{database}-{depth}"
             url = own.new_database() if database == "postgres" else f"sqlite:///{data / 'giornata.db'}"
             started = stack.enter_context(server(data, url, lease_s=LEASE_S))
-            cells.append(Cell(database=database, depth=depth, server=started, queue=Queue(url)))
+            cells.append(ClaimCell(database=database, depth=depth, server=started, queue=BenchmarkQueue(url)))
         for cell in cells:  # warms connections and plans, and is not kept
             cell.measure(options.claims, max(options.clients), keep=False)
         before = [(cell.server.usage.rss_bytes, cell.queue.row_counts()) for cell in cells]
@@ -104,7 +106,7 @@ def measure_database(database: str, options: argparse.Namespace, own: Postgres, 
         }
 
 
-def figures(cell: Cell, clients: int) -> dict[str, object]:
+def figures(cell: ClaimCell, clients: int) -> dict[str, object]:
     claims, beats = cell.claims[clients], cell.beats[clients]
     return {
         "database": cell.database,
@@ -127,7 +129,7 @@ def _cpu_ms(bursts: list[Burst]) -> float:
     return round(sum(each.server_cpu_s for each in bursts) / sum(len(each.latencies_s) for each in bursts) * 1000, 2)
 
 
-def flatness(cells: list[Cell], clients: int) -> dict[str, object]:
+def flatness(cells: list[ClaimCell], clients: int) -> dict[str, object]:
     """The p95 of claims at the deepest queue over that at the shallowest, repetition by repetition."""
 
     def ratios(select: str) -> dict[str, float]:
@@ -143,7 +145,7 @@ def flatness(cells: list[Cell], clients: int) -> dict[str, object]:
     }
 
 
-def growth(cell: Cell, rss_bytes: int, rows: dict[str, int]) -> dict[str, object]:
+def growth(cell: ClaimCell, rss_bytes: int, rows: dict[str, int]) -> dict[str, object]:
     now = cell.queue.row_counts()
     return {
         "depth": cell.depth,
@@ -152,7 +154,7 @@ def growth(cell: Cell, rss_bytes: int, rows: dict[str, int]) -> dict[str, object
     }
 
 
-def lives(options: argparse.Namespace, own: Postgres, home: Path) -> dict[str, list[Life]]:
+def lives(options: argparse.Namespace, own: PostgresOnSocket, home: Path) -> dict[str, list[Life]]:
     """Each queue's jobs, repetition by repetition, the queues in turn."""
     clients, found = max(options.clients), {}
     for repetition in range(min(3, options.repetitions)):

@@ -37,7 +37,7 @@ BUILDERS: dict[str, Callable[[Path], Path]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class FormatRow:
     """What was measured of one model in one format. `step`: median of both passes, over that of the plain base."""
 
     model: str
@@ -97,7 +97,7 @@ def passes(base: BaseModel, spec: TrainSpec, side: int) -> tuple[torch.Tensor, t
     return output.detach(), torch.cat(grads), (held, activations), took_s
 
 
-def measure(model: str, folder: Path, *, side: int, repetitions: int) -> list[Row]:
+def measure(model: str, folder: Path, *, side: int, repetitions: int) -> list[FormatRow]:
     spec = spec_of(folder)
     plain = load_base(spec, device="cpu", dtype=torch.float32)
     bases = {
@@ -113,7 +113,7 @@ def measure(model: str, folder: Path, *, side: int, repetitions: int) -> list[Ro
     for kind, base in bases.items():
         found, grad, (held, activations), _ = passes(base, spec, side)
         rows.append(
-            Row(
+            FormatRow(
                 model=model,
                 held_as=kind,
                 weights_bytes=sum(t.nbytes for t in (*base.unet.parameters(), *base.unet.buffers())),

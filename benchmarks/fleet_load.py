@@ -18,12 +18,12 @@ import time
 from pathlib import Path
 
 from benchmarks.rig.agents import Agents, Pace
-from benchmarks.rig.backlog import Queue
-from benchmarks.rig.databases import Postgres, postgres
+from benchmarks.rig.backlog import BenchmarkQueue
+from benchmarks.rig.databases import PostgresOnSocket, postgres
 from benchmarks.rig.figures import conclude, latencies_ms, machine
 from benchmarks.rig.processes import Usage, busy_s, usage_of
 from benchmarks.rig.running_fleet import begin_fleet
-from benchmarks.rig.server import Server, server
+from benchmarks.rig.server import BenchmarkServer, server
 
 LEASE_S = 90.0
 BEAT_S = 30.0
@@ -48,11 +48,11 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def measure(nodes: int, options: argparse.Namespace, own: Postgres, home: Path) -> dict[str, object]:
+def measure(nodes: int, options: argparse.Namespace, own: PostgresOnSocket, home: Path) -> dict[str, object]:
     """One fleet's calls."""
     url = own.new_database()
     with server(home / f"fleet-{nodes}", url, lease_s=LEASE_S) as started:
-        queue = Queue(url)
+        queue = BenchmarkQueue(url)
         queue.fill_to(options.queued)
         held = begin_fleet(url, nodes)
         pace = Pace(
@@ -79,17 +79,17 @@ def measure(nodes: int, options: argparse.Namespace, own: Postgres, home: Path) 
         "seconds": round(wall_s, 1),
         "calls": {
             name: {"per_s": round(len(each) / wall_s, 1), "count": len(each), **latencies_ms(each)}
-            for name, each in sorted(agents.tally.latencies_s.items())
+            for name, each in sorted(agents.counts.latencies_s.items())
         },
-        "errors": dict(agents.tally.errors),
-        "generator_lag_ms": latencies_ms(agents.tally.lags_s),
+        "errors": dict(agents.counts.errors),
+        "generator_lag_ms": latencies_ms(agents.counts.lags_s),
         "cores": cores,
         "server_rss_mib": [round(each["server"].rss_bytes / 2**20) for each in (before, after)],
         "rows": {table: [rows[table], now[table]] for table in now if now[table] != rows[table]},
     }
 
 
-def _usages(started: Server, own: Postgres) -> dict[str, Usage]:
+def _usages(started: BenchmarkServer, own: PostgresOnSocket) -> dict[str, Usage]:
     return {"server": started.usage, "postgres": usage_of(own.postmaster_pid, with_children=True)}
 
 

@@ -16,6 +16,9 @@ server, agent, engine and client. The share of the floor is the time that the de
 at the rate of its data sheet, or of its matrix products on a CPU, in the time that the picture took. Prints tables,
 then one JSON line.
 
+With `--compile on` the workload has compiled kernels, which are made before the clock runs, but for `cold`; `graphs`
+makes their graphs alone, which shows that they can be made and nothing of their speed. The fleet's node has `auto`.
+
 `tiny` shows on a CPU what loading and batching are worth, and nothing of a GPU's arithmetic. `square` and `published`
 have SDXL's true shapes with random weights, and want a GPU.
 """
@@ -31,10 +34,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rig.figures import conclude, machine, spread, spread_words
-from benchmarks.rig.installation import Installation, installation
+from benchmarks.rig.installation import BenchmarkInstallation, installation
 from benchmarks.rig.picture_floor import flops_per_s, picture_flops
 from benchmarks.rig.picture_sizes import SIZES, model_folders
-from benchmarks.rig.picture_work import PictureRig, PictureTask, Run, prompt, script, timed
+from benchmarks.rig.picture_work import COMPILED, PictureRun, PictureTask, PictureWork, prompt, script, timed
 from giornata.diffusion.draws.determinism import fix_determinism, let_libraries_repeat
 
 CELLS = ("script", "cold", "alone", "joined", "attention", "convolutions", "fleet")
@@ -47,12 +50,12 @@ RATIOS = (
 )
 """One cell, the other that it is compared with, and the marks by device."""
 FLOOR_MARK = 0.5
-"""The share of the floor on a GPU, compiled. The workload compiles nothing yet."""
-Cells = dict[str, list[Run]]
+"""The share of the floor on a GPU, with --compile on."""
+Cells = dict[str, list[PictureRun]]
 """The runs of each cell, repetition by repetition."""
 
 
-def order(up: Installation, task: PictureTask, directory: Path, pictures: int) -> None:
+def order(up: BenchmarkInstallation, task: PictureTask, directory: Path, pictures: int) -> None:
     """Order the pictures at the server, and download each. Raises RuntimeError when one does not come."""
     placed = up.client.generate([prompt(number) for number in range(pictures)], model=str(task.base), **task.spec())
     came = [up.client.download_picture(each, directory) for each in up.client.pictures(placed.id, follow=True)]
@@ -60,9 +63,11 @@ def order(up: Installation, task: PictureTask, directory: Path, pictures: int) -
         raise RuntimeError(f"{len(came)} pictures came, of {pictures}")
 
 
-def measure(task: PictureTask, directory: Path, up: Installation | None, options: argparse.Namespace) -> Cells:
+def measure(
+    task: PictureTask, directory: Path, up: BenchmarkInstallation | None, options: argparse.Namespace
+) -> Cells:
     """Measure the cells, each once in each repetition. An order has `ordered` pictures, a script `scripted`."""
-    rig, downloads = PictureRig(task, directory, options.cells), directory / "downloads"
+    rig, downloads = PictureWork(task, directory, options.cells), directory / "downloads"
     downloads.mkdir()
     runs: dict[str, tuple[Callable[[], None], int]] = {
         "script": (lambda: script(task, directory, options.scripted), options.scripted),
@@ -100,17 +105,17 @@ def figures(cells: Cells, *, floor_s: float, usd_per_hour: float | None) -> dict
     return found
 
 
-def ratios(cells: Cells, name: str, of: str, *, by: Callable[[Run], float]) -> dict[str, float]:
+def ratios(cells: Cells, name: str, of: str, *, by: Callable[[PictureRun], float]) -> dict[str, float]:
     """Compare the pictures a second of two cells, repetition by repetition."""
     pairs = zip(cells[name], cells[of], strict=True)
     return spread([(one.pictures / by(one)) / (other.pictures / by(other)) for one, other in pairs])
 
 
-def by_clock(run: Run) -> float:
+def by_clock(run: PictureRun) -> float:
     return run.clock_s
 
 
-def by_processor(run: Run) -> float:
+def by_processor(run: PictureRun) -> float:
     return run.cpu_s
 
 
@@ -159,6 +164,7 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--threads", type=int, default=1, help="of the script and the workload; the node chooses its own"
     )
+    parser.add_argument("--compile", choices=COMPILED, default="off", help="kernels of the workload")
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes; the figures mean little")
     options = parser.parse_args(arguments)
     on_a_gpu = options.device == "cuda"
@@ -180,7 +186,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="giornata-load-") as scratch, ExitStack() as stack:
         directory = Path(scratch)
         base, refiner = model_folders(size, directory, options.device)
-        task = PictureTask(size=size, base=base, refiner=refiner, rows=options.rows, device=options.device)
+        task = PictureTask(
+            size=size,
+            base=base,
+            refiner=refiner,
+            rows=options.rows,
+            device=options.device,
+            compile=options.compile,
+        )
         flops = picture_flops(size, base, refiner)
         has_fleet = "fleet" in options.cells
         up = stack.enter_context(installation(directory / "data", nodes=1)) if has_fleet else None
@@ -196,6 +209,7 @@ def main() -> None:
             "device": options.device,
             "size": {"name": options.size, **asdict(size)},
             "rows": options.rows,
+            "compile": options.compile,
             "quick": options.quick,
             "floor": {"flops": flops, "flops_per_s": rate, "s_per_picture": flops / rate, "mark": FLOOR_MARK},
             "usd_per_hour": options.usd_per_hour,

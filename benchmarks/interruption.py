@@ -108,7 +108,7 @@ class Killer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class JobsCost:
     """What jobs cost."""
 
     steps: int
@@ -116,10 +116,10 @@ class Outcome:
     attempts: int
 
 
-def outcome(client: Client, jobs: list[Job]) -> Outcome:
+def outcome(client: Client, jobs: list[Job]) -> JobsCost:
     attempts = [each for job in jobs for each in client.get_job(job.id).attempts]
     steps = sum(job.step for job in jobs)
-    return Outcome(steps=steps, billed_s=sum(each.billed_s for each in attempts), attempts=len(attempts))
+    return JobsCost(steps=steps, billed_s=sum(each.billed_s for each in attempts), attempts=len(attempts))
 
 
 def pace_and_start_s(client: Client, spec: dict[str, object], kind: str, step_s: float | None) -> tuple[float, float]:

@@ -55,7 +55,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class JointCell:
     """What was measured: images per second of each repetition, `adapters` of them in a batch of `batch`."""
 
     size: str
@@ -89,7 +89,7 @@ def measure(
     rounds: int = 10,
     side: int = 8,
     clock: Callable[[], float] = time.perf_counter,
-) -> list[Cell]:
+) -> list[JointCell]:
     """A cell for each K jointly, and one for each batch K of a single adapter; interleaved."""
     shapes = [(count, count) for count in counts] + [(1, count) for count in counts if count > 1]
     found: dict[tuple[int, int], list[float]] = {shape: [] for shape in shapes}
@@ -98,7 +98,7 @@ def measure(
             seconds = _rounds_s(unet, adapters=adapters, batch=batch, rounds=rounds, side=side, clock=clock)
             found[adapters, batch].append(batch * rounds / seconds)
     return [
-        Cell(size=size, adapters=adapters, batch=batch, images_per_s=tuple(values))
+        JointCell(size=size, adapters=adapters, batch=batch, images_per_s=tuple(values))
         for (adapters, batch), values in found.items()
     ]
 
@@ -161,7 +161,7 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def table(cells: Sequence[Cell]) -> str:
+def table(cells: Sequence[JointCell]) -> str:
     """Each cell's rate, and its ratio to K = 1 repetition by repetition: median, least and largest."""
     lines = [f"{'size':8}{'adapters':>9}{'batch':>6}{'images/s':>10}   of K = 1"]
     for cell in cells:
@@ -186,7 +186,7 @@ def main() -> None:
     options = parser.parse_args()
     let_libraries_repeat(os.environ)
     fix_determinism(torch.get_num_threads())
-    cells: list[Cell] = []
+    cells: list[JointCell] = []
     for size in options.sizes.split(","):
         dtype = getattr(torch, options.dtype)
         unet = unet_of(size, device=torch.device(options.device), dtype=dtype, side=options.side)

@@ -27,14 +27,14 @@ import tempfile
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
-from benchmarks.rig.backlog import Queue
+from benchmarks.rig.backlog import BenchmarkQueue
 from benchmarks.rig.bursts import beat_burst, claim_burst, run_clients
-from benchmarks.rig.databases import Postgres, postgres
+from benchmarks.rig.databases import PostgresOnSocket, postgres
 from benchmarks.rig.drawing import Drawing
 from benchmarks.rig.figures import conclude, latencies_ms, machine, percentile, spread, spread_words
-from benchmarks.rig.node_beside import NodeWork, node_beside
+from benchmarks.rig.node_beside import NodeLoad, node_beside
 from benchmarks.rig.picture_backlog import PictureQueue
-from benchmarks.rig.server import Server, server
+from benchmarks.rig.server import BenchmarkServer, server
 from benchmarks.rig.statement_log import statements_sent
 from benchmarks.rig.wire import Wire
 
@@ -58,11 +58,11 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def rates(options: argparse.Namespace, own: Postgres, home: Path) -> dict[str, object]:
+def rates(options: argparse.Namespace, own: PostgresOnSocket, home: Path) -> dict[str, object]:
     """Pictures a second, log and disk, for each lease size and for a job per picture."""
     data, url = home / "rates", own.new_database()
     with server(data, url, lease_s=LEASE_S) as started:
-        drawing, pictures, jobs = Drawing(started, data), PictureQueue(url), Queue(url)
+        drawing, pictures, jobs = Drawing(started, data), PictureQueue(url), BenchmarkQueue(url)
         found: dict[str, list[dict[str, float]]] = {}
         for repetition in range(options.repetitions + 1):
             before_log, before_disk = pictures.log_bytes(), pictures.disk_bytes()
@@ -103,7 +103,7 @@ def _draw(drawing: Drawing, most: int):  # type: ignore[no-untyped-def]
     return draw
 
 
-def _draw_the_rest(started: Server, drawing: Drawing) -> None:
+def _draw_the_rest(started: BenchmarkServer, drawing: Drawing) -> None:
     with Wire(started.host, started.port) as wire:
         while drawing.draw_lease(wire, 0, 64):
             pass
@@ -133,7 +133,7 @@ def _summary(rows: list[dict[str, float]], digits: int = 0) -> dict[str, dict[st
     return {name: spread([row[name] for row in rows], digits) for name in rows[0]}
 
 
-def statements(options: argparse.Namespace, own: Postgres, home: Path) -> dict[str, object]:
+def statements(options: argparse.Namespace, own: PostgresOnSocket, home: Path) -> dict[str, object]:
     """Statements and transactions of a picture in leases of 16, by the number of clients. No speed is measured."""
     data, url = home / "statements", own.new_database()
     found: dict[str, list[dict[str, float]]] = {}
@@ -156,7 +156,7 @@ def statements(options: argparse.Namespace, own: Postgres, home: Path) -> dict[s
     return shown
 
 
-def depths(options: argparse.Namespace, own: Postgres, home: Path) -> dict[str, object]:
+def depths(options: argparse.Namespace, own: PostgresOnSocket, home: Path) -> dict[str, object]:
     """The claim of 16 pictures at each depth, by turns, so that other load meets all of them; no picture is drawn."""
     found: dict[str, list[list[float]]] = {str(depth): [] for depth in options.depths}
     with ExitStack() as servers:
@@ -176,7 +176,7 @@ def depths(options: argparse.Namespace, own: Postgres, home: Path) -> dict[str, 
     return {"claim_ms": claims, "flatness": spread(ratios)}
 
 
-def _queue_at(servers: ExitStack, own: Postgres, data: Path) -> tuple[Server, Drawing, PictureQueue]:
+def _queue_at(servers: ExitStack, own: PostgresOnSocket, data: Path) -> tuple[BenchmarkServer, Drawing, PictureQueue]:
     url = own.new_database()
     started = servers.enter_context(server(data, url, lease_s=LEASE_S))
     return started, Drawing(started, data), PictureQueue(url)
@@ -190,14 +190,14 @@ def _claim(drawing: Drawing):  # type: ignore[no-untyped-def]
     return claim
 
 
-def beside(options: argparse.Namespace, own: Postgres, home: Path) -> dict[str, object]:
+def beside(options: argparse.Namespace, own: PostgresOnSocket, home: Path) -> dict[str, object]:
     """Claims and beats of training by few clients, by turns alone, while a node draws, and while one does jobs."""
     data, url = home / "beside", own.new_database()
     found: dict[str, list[float]] = {}
     with server(data, url, lease_s=LEASE_S) as started:
-        pictures, jobs = PictureQueue(url), Queue(url)
+        pictures, jobs = PictureQueue(url), BenchmarkQueue(url)
         for repetition in range(options.repetitions + 1):
-            for work in _turned((None, *NodeWork), repetition):
+            for work in _turned((None, *NodeLoad), repetition):
                 jobs.fill_to(2000)
                 pictures.fill_to(20_000)
                 with nullcontext() if work is None else node_beside(started, data, work):
@@ -210,14 +210,14 @@ def beside(options: argparse.Namespace, own: Postgres, home: Path) -> dict[str, 
     ratios = {
         f"{name} beside {work}": _over(found[f"{name} beside {work}"], found[f"{name} alone"])
         for name in ("claim", "beat")
-        for work in NodeWork
+        for work in NodeLoad
     }
     for name, ratio in ratios.items():
         print(f"training's {name} over alone, medians: {spread_words(ratio)}")
     return {"median_ms": {name: spread(values) for name, values in found.items()}, "ratios": ratios}
 
 
-def _turned(states: tuple[NodeWork | None, ...], by: int) -> tuple[NodeWork | None, ...]:
+def _turned(states: tuple[NodeLoad | None, ...], by: int) -> tuple[NodeLoad | None, ...]:
     """Return the states from another one on in each repetition: load that grows meets none of them always last."""
     first = by % len(states)
     return states[first:] + states[:first]

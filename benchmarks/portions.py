@@ -58,7 +58,7 @@ def manifest_of(shards: int) -> bytes:
     ).to_bytes()
 
 
-class Steps:
+class StepSeconds:
     """Seconds of CPU of each."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ def measured(shards: int, *, with_ray: bool) -> dict[str, float]:
     """In this process, which does nothing else."""
     content = manifest_of(shards)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    steps = Steps()
+    steps = StepSeconds()
     manifest = steps("read the manifest", lambda: Manifest.from_bytes(content, where="manifest"))
     config = sdxl_tiny()
     phases = tuple(replace(phase, samples=manifest.rows - HELD_ROWS) for phase in config.phases)
@@ -157,7 +157,7 @@ def driver_of_encode(shards: int) -> dict[str, float]:
                 shard = Shard(name=f"{work.number}", rows=ROWS_PER_SHARD, bytes=1, sha256="")
                 yield work, dict.fromkeys(work.parts, EncodedPart(shard=shard, unreadable={"truncated": 1}))
 
-        steps = Steps()
+        steps = StepSeconds()
         steps("all", lambda: encode(config, encoder, encoding))
     return {"shards": shards, "s": steps.found["all"], "ms a shard": round(1000 * steps.found["all"] / shards, 3)}
 

@@ -86,7 +86,7 @@ def child(script: Any, work: Mapping[str, Any], cache: Path) -> dict[str, Any]:
     return said
 
 
-class Bench:
+class PretrainBenchmark:
     """All that the parts share."""
 
     def __init__(self, options: argparse.Namespace, home: Path) -> None:
@@ -205,7 +205,7 @@ def _timed(seconds: dict[str, float], part: str) -> Iterator[None]:
 
 def measure(options: argparse.Namespace, home: Path) -> dict[str, Any]:
     """By part and resolution."""
-    bench, seconds = Bench(options, home), dict[str, float]()
+    bench, seconds = PretrainBenchmark(options, home), dict[str, float]()
     found: dict[str, Any] = {part: {} for part in options.parts}
     for part in options.parts:
         for resolution in options.resolutions:

@@ -40,12 +40,12 @@ from types import MappingProxyType
 from typing import Any
 
 from benchmarks.rig.device_rate import device_rate
-from benchmarks.rig.training_runs import Run, Work, cold, joint, one_batch, script, side_by_side, warm
+from benchmarks.rig.training_runs import MeasuredTraining, Work, cold, joint, one_batch, script, side_by_side, warm
 from benchmarks.rig.training_table import facts_of, flops_per_image, ratios, table
 from giornata.protocol.node.pipe import InputFile
 
 PICTURES = 6
-Way = Callable[[Work, Path], Run]
+Way = Callable[[Work, Path], MeasuredTraining]
 DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "tiny": {"jobs": 4, "steps": 200, "resolution": 64, "precision": "no", "repetitions": 3},
@@ -144,7 +144,7 @@ def ways_of(options: argparse.Namespace) -> dict[str, Way]:
 def repeat(options: argparse.Namespace, work: Work, ways: Mapping[str, Way], home: Path) -> dict[str, Any]:
     """All ways, again and again: their runs, the best rate of the device, and why ways failed. What fails once, for
     want of memory perhaps, is left out."""
-    runs: dict[str, list[Run]] = {name: [] for name in ways}
+    runs: dict[str, list[MeasuredTraining]] = {name: [] for name in ways}
     failed: dict[str, str] = {}
     rates, began_s = [], time.monotonic()
     for repetition in range(options.repetitions):

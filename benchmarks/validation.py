@@ -105,7 +105,7 @@ def engines_cpu_s(client: Client) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class TrainedJob:
     """A job trained in one way: what it was billed for, the processor time of the engine that trained, and how many
     sheets other nodes drew."""
 
@@ -115,13 +115,13 @@ class Trained:
     drawn_elsewhere: int
 
 
-def trained(client: Client, spec: dict[str, object]) -> Trained:
+def trained(client: Client, spec: dict[str, object]) -> TrainedJob:
     """Train the job, and let its sheets be drawn."""
     before = engines_cpu_s(client)
     (job,) = ended(client, [client.submit(spec)])
     after = engines_cpu_s(client)  # at once: the engine may draw the sheet that still waits
     let_validations_end(client)
-    return Trained(
+    return TrainedJob(
         billed_s=sum(each.billed_s for each in job.attempts),
         cpu_s=sum(after[node] - before[node] for node in {each.node_id for each in job.attempts}),
         sheets=sheets(client, job),
@@ -145,7 +145,7 @@ def drawn_elsewhere(client: Client, job: Job) -> int:
 
 def main(arguments: list[str]) -> int:
     options, about = options_of(arguments), machine()
-    runs: dict[str, list[Trained]] = {way: [] for way in WAYS}
+    runs: dict[str, list[TrainedJob]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory(prefix="giornata-load-") as name:
         home = Path(name)
         with installation(home / "data", nodes=2) as up:

@@ -22,12 +22,12 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from benchmarks.rig.backlog import Queue
+from benchmarks.rig.backlog import BenchmarkQueue
 from benchmarks.rig.bursts import claim_burst
 from benchmarks.rig.databases import engine_of, postgres
 from benchmarks.rig.figures import conclude, machine, percentile
 from benchmarks.rig.receivers import Receivers, receiving
-from benchmarks.rig.server import Server, server
+from benchmarks.rig.server import BenchmarkServer, server
 from benchmarks.rig.wire import Wire
 
 DELIVERIES_MARK = 1.5
@@ -39,12 +39,12 @@ KINDS = (WITHOUT, ANSWERING, HANGING)
 
 
 @dataclass(slots=True, kw_only=True)
-class Installation:
+class WebhookInstallation:
     """The server under test, its database, and the receivers of its webhooks."""
 
-    server: Server
+    server: BenchmarkServer
     url: str
-    queue: Queue
+    queue: BenchmarkQueue
     receivers: Receivers
     loop: asyncio.AbstractEventLoop
     webhooks: int
@@ -94,7 +94,7 @@ class Installation:
             time.sleep(0.05)
 
 
-def make_webhooks(started: Server, count: int, port: int) -> None:
+def make_webhooks(started: BenchmarkServer, count: int, port: int) -> None:
     """A project with a key and a webhook for each receiver."""
     with Wire(started.host, started.port) as wire:
 
@@ -126,7 +126,7 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def measure(installation: Installation, options: argparse.Namespace) -> None:
+def measure(installation: WebhookInstallation, options: argparse.Namespace) -> None:
     """Play the rounds, after one that does not count."""
     for number in range(options.rounds + 1):
         turned = KINDS[number % len(KINDS) :] + KINDS[: number % len(KINDS)]
@@ -148,10 +148,10 @@ def main(arguments: list[str]) -> int:
         networks = {"GIORNATA_WEBHOOK_NETWORKS": '["127.0.0.0/8"]'}
         with server(Path(home), url, lease_s=LEASE_S, more=networks) as started:
             make_webhooks(started, options.webhooks, receivers.port)
-            installation = Installation(
+            installation = WebhookInstallation(
                 server=started,
                 url=url,
-                queue=Queue(url),
+                queue=BenchmarkQueue(url),
                 receivers=receivers,
                 loop=loop,
                 webhooks=options.webhooks,

@@ -25,25 +25,25 @@ PLAIN, QUIET, GROUND = "#e6edf3", "#8b949e", "#0d1117"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TerminalLine:
     """`second`: when the line appeared in the run; None for lines without a time, which follow the one before."""
 
     second: int | None
     text: str
 
 
-def read(log: str) -> list[Line]:
+def read(log: str) -> list[TerminalLine]:
     """The lines with a time, but for those of progress, and the verdicts at the end. Tables are left out."""
     found = []
     for text in log.strip("\n").splitlines():
         timed = TIMED.match(text)
         if PROGRESS in text or not (timed or text.startswith(VERDICTS)):
             continue
-        found.append(Line(int(timed[1]) * 60 + int(timed[2]) if timed else None, text.rstrip()))
+        found.append(TerminalLine(int(timed[1]) * 60 + int(timed[2]) if timed else None, text.rstrip()))
     return found
 
 
-def schedule(lines: list[Line]) -> list[float]:
+def schedule(lines: list[TerminalLine]) -> list[float]:
     """Seconds after which each line appears in the animation, of the same length as `lines`."""
     at_s = [0.0] * min(1, len(lines))
     last_second = lines[0].second or 0 if lines else 0
@@ -54,7 +54,7 @@ def schedule(lines: list[Line]) -> list[float]:
     return at_s
 
 
-def draw(lines: list[Line]) -> str:
+def draw(lines: list[TerminalLine]) -> str:
     """The SVG's text."""
     at_s = schedule(lines)
     whole_s = at_s[-1] + REST_S

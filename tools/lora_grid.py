@@ -31,7 +31,7 @@ PICTURE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class GridRow:
     """What one row shows. Without `lora` only the base model's pictures; `pictures` are some it was trained on."""
 
     label: str
@@ -52,7 +52,7 @@ class Sampling:
     dtype: torch.dtype = torch.float32
 
 
-def parse_row(text: str) -> Row:
+def parse_row(text: str) -> GridRow:
     """`label=path:prompt`, with `-` for no LoRA. Raises InvalidInput."""
     label, equals, rest = text.partition("=")
     path, colon, prompt = rest.partition(":")
@@ -60,7 +60,7 @@ def parse_row(text: str) -> Row:
         hint = "write label=path:prompt, with - as the path for the base model alone"
         raise InvalidInput([Fault(where="--row", message=f"cannot read {text!r}", hint=hint)])
     lora = None if path.strip() == "-" else Path(path.strip())
-    return Row(label=label.strip(), lora=lora, prompt=prompt.strip())
+    return GridRow(label=label.strip(), lora=lora, prompt=prompt.strip())
 
 
 def paint(pipeline: DiffusionPipeline, prompt: str, sampling: Sampling, *, side_px: int) -> tuple[Image.Image, ...]:
@@ -88,7 +88,7 @@ def wearing(pipeline: DiffusionPipeline, lora: Path) -> Iterator[None]:
 
 
 def paint_row(
-    pipeline: DiffusionPipeline, row: Row, sampling: Sampling, *, side_px: int
+    pipeline: DiffusionPipeline, row: GridRow, sampling: Sampling, *, side_px: int
 ) -> tuple[tuple[Image.Image, ...], tuple[Image.Image, ...]]:
     """(base, LoRA) pictures of a row. The pipeline is left without a LoRA, whatever happens."""
     base = paint(pipeline, row.prompt, sampling, side_px=side_px)
@@ -100,7 +100,7 @@ def paint_row(
 
 def make_grid(
     model: Path,
-    rows: Sequence[Row],
+    rows: Sequence[GridRow],
     out: Path,
     *,
     sampling: Sampling | None = None,
@@ -148,7 +148,7 @@ def _groups(shown: int, seeds: Sequence[int], also: Sequence[str]) -> list[Group
 
 def _beside(
     pipeline: DiffusionPipeline,
-    row: Row,
+    row: GridRow,
     of_base: Sequence[tuple[Image.Image, ...]],
     also: Sequence[str],
     sampling: Sampling,
@@ -173,7 +173,7 @@ def pictures_in(folder: Path) -> tuple[Path, ...]:
     return found
 
 
-def _training_pictures(row: Row, cell_px: int) -> tuple[Image.Image, ...]:
+def _training_pictures(row: GridRow, cell_px: int) -> tuple[Image.Image, ...]:
     pictures = []
     for path in row.pictures[:MAX_PICTURES]:
         with Image.open(path) as picture:
@@ -181,7 +181,7 @@ def _training_pictures(row: Row, cell_px: int) -> tuple[Image.Image, ...]:
     return tuple(pictures)
 
 
-def _refuse(model: Path, rows: Sequence[Row], sampling: Sampling) -> None:
+def _refuse(model: Path, rows: Sequence[GridRow], sampling: Sampling) -> None:
     faults = check_model_folder(model, field="--model")
     if not rows:
         faults.append(Fault(where="--row", message="is missing", hint="give at least one row"))
@@ -226,14 +226,14 @@ def _arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def _rows(texts: Sequence[str], folders: Sequence[str]) -> list[Row]:
+def _rows(texts: Sequence[str], folders: Sequence[str]) -> list[GridRow]:
     parsed = [parse_row(text) for text in texts]
     trained = {label.strip(): Path(folder) for label, _, folder in (text.partition("=") for text in folders)}
     unknown = sorted(trained.keys() - {row.label for row in parsed})
     if unknown:
         raise InvalidInput([Fault(where="--pictures", message=f"no row is labeled {', '.join(unknown)}")])
     return [
-        Row(
+        GridRow(
             label=row.label,
             lora=row.lora,
             prompt=row.prompt,

@@ -23,8 +23,8 @@ from typing import Any
 
 from benchmarks.gpu import tables
 from benchmarks.gpu.parts import PARTS, limit_s
-from benchmarks.gpu.record import DONE, FAILED, ROOT, Record, about
-from benchmarks.gpu.settings import Settings, settings_for
+from benchmarks.gpu.record import DONE, FAILED, ROOT, DeviceRecord, about
+from benchmarks.gpu.settings import GpuSettings, settings_for
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 MINUTES_ON_A_GPU = 25
@@ -54,7 +54,7 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def carried_out(part: str, settings: Settings, limit_s: float) -> dict[str, Any]:
+def carried_out(part: str, settings: GpuSettings, limit_s: float) -> dict[str, Any]:
     """What the record says of a part: its state, seconds, and what it found or why it failed. The part and all that
     it started are ended when it takes too long; what it wrote goes in any case."""
     began_s, late = time.monotonic(), False
@@ -110,12 +110,12 @@ def _environment(home: str) -> dict[str, str]:
     return {**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": home}
 
 
-CarryOut = Callable[[str, Settings, float], dict[str, Any]]
+CarryOut = Callable[[str, GpuSettings, float], dict[str, Any]]
 
 
 def run(
     options: argparse.Namespace,
-    record: Record,
+    record: DeviceRecord,
     carry_out: CarryOut = carried_out,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
@@ -145,7 +145,7 @@ def main(arguments: Sequence[str]) -> int:
         tables.write(json.loads(options.json.read_text(encoding="utf-8")), PAGE)
         return 0
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # the part that runs ends with this
-    record = Record(options.json, about(options.device))
+    record = DeviceRecord(options.json, about(options.device))
     code = run(options, record)
     print("\n".join(told_after(options, record.content, PAGE)))
     return code

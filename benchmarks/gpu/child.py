@@ -11,11 +11,11 @@ from types import MappingProxyType
 from typing import Any
 
 from benchmarks.gpu.record import ROOT
-from benchmarks.gpu.settings import Settings, settings_from
+from benchmarks.gpu.settings import GpuSettings, settings_from
 from giornata.diffusion.draws.determinism import let_libraries_repeat
 
 
-def tests(_: Settings, home: Path) -> dict[str, Any]:
+def tests(_: GpuSettings, home: Path) -> dict[str, Any]:
     """tests/gpu; without a GPU each is skipped. Raises SystemExit with what failed."""
     command = [sys.executable, "-m", "pytest", "-q", "-rf", "-p", "no:cacheprovider", "tests/gpu"]
     ran = subprocess.run(
@@ -28,7 +28,7 @@ def tests(_: Settings, home: Path) -> dict[str, Any]:
     return {"tests": counts}
 
 
-def pretrain(settings: Settings, home: Path) -> dict[str, Any]:
+def pretrain(settings: GpuSettings, home: Path) -> dict[str, Any]:
     """Steps and encoders by benchmarks/pretrain.py. Raises SystemExit with its last words."""
     out = home / "pretrain.json"
     command = [
@@ -46,8 +46,8 @@ def pretrain(settings: Settings, home: Path) -> dict[str, Any]:
     return {name: told[name] for name in ("steps_found", "encoders_found", "plan")}
 
 
-def _training(name: str) -> Callable[[Settings, Path], dict[str, Any]]:
-    def part(settings: Settings, home: Path) -> dict[str, Any]:
+def _training(name: str) -> Callable[[GpuSettings, Path], dict[str, Any]]:
+    def part(settings: GpuSettings, home: Path) -> dict[str, Any]:
         from benchmarks.gpu import training
 
         made: dict[str, Any] = getattr(training, name)(settings, home)
@@ -56,19 +56,19 @@ def _training(name: str) -> Callable[[Settings, Path], dict[str, Any]]:
     return part
 
 
-def _drawing(settings: Settings, home: Path) -> dict[str, Any]:
+def _drawing(settings: GpuSettings, home: Path) -> dict[str, Any]:
     from benchmarks.gpu.drawing import drawing
 
     return drawing(settings, home)
 
 
-def _encoders(settings: Settings, home: Path) -> dict[str, Any]:
+def _encoders(settings: GpuSettings, home: Path) -> dict[str, Any]:
     from benchmarks.gpu.encoders import encoders
 
     return encoders(settings, home)
 
 
-RUN: Mapping[str, Callable[[Settings, Path], dict[str, Any]]] = MappingProxyType(
+RUN: Mapping[str, Callable[[GpuSettings, Path], dict[str, Any]]] = MappingProxyType(
     {
         "tests": tests,
         **{name: _training(name) for name in ("steps", "graphs", "compiled", "eight_bits", "memory")},

@@ -8,14 +8,14 @@ import torch
 
 from benchmarks.gpu.base import Built, layout_of
 from benchmarks.gpu.plain import seconds
-from benchmarks.gpu.settings import Settings
+from benchmarks.gpu.settings import GpuSettings
 from benchmarks.rig.figures import spread
 from giornata.diffusion.encode import captions, latent_batches
 from giornata.protocol.specs import TrainSpec
 
 
 @torch.no_grad()
-def encoders(settings: Settings, home: Path) -> dict[str, Any]:
+def encoders(settings: GpuSettings, home: Path) -> dict[str, Any]:
     """Rates on the device, host and back."""
     spec = TrainSpec.model_validate({"model": "random-sdxl", "dataset": "ds_0", "seed": 1})
     base = Built(layout_of(settings.model, home), settings.device)(spec, device=settings.device, dtype=torch.bfloat16)
@@ -47,6 +47,6 @@ def encoders(settings: Settings, home: Path) -> dict[str, Any]:
     return {"rates": found, "vae_dtype": str(base.vae.dtype), "rows_of_the_trainer": chosen}
 
 
-def _rates(work: Any, rows: int, device: torch.device, settings: Settings) -> dict[str, float]:
+def _rates(work: Any, rows: int, device: torch.device, settings: GpuSettings) -> dict[str, float]:
     taken_s = [seconds(work, device, warm=1, count=settings.laps) for _ in range(settings.repetitions)]
     return spread([rows / each for each in taken_s], 3)

@@ -9,7 +9,7 @@ from typing import Any
 
 import diffusers
 
-from benchmarks.gpu.settings import Settings
+from benchmarks.gpu.settings import GpuSettings
 from benchmarks.rig.full_model import build
 from benchmarks.rig.training_runs import Work, script
 from giornata.protocol.node.pipe import InputFile
@@ -42,7 +42,7 @@ def script_of(wanted: str, home: Path) -> Path:
     return path
 
 
-def script_told(path: Path, settings: Settings, home: Path, inputs: tuple[InputFile, ...]) -> dict[str, Any]:
+def script_told(path: Path, settings: GpuSettings, home: Path, inputs: tuple[InputFile, ...]) -> dict[str, Any]:
     """Milliseconds of its steps, by its own progress bar. Writes the model to the disk first: the script reads it.
     Raises NoScript with the end of what the script said."""
     model = build(home / "for-the-script", settings.device) if settings.model == "full" else home / "tiny"

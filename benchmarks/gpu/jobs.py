@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.gpu.base import Built, layout_of
-from benchmarks.gpu.settings import Settings
+from benchmarks.gpu.settings import GpuSettings
 from benchmarks.rig.figures import spread
 from giornata.protocol.node.pipe import InputFile, Start
 from giornata.protocol.specs import TrainSpec
@@ -26,13 +26,13 @@ NAME = "random-sdxl"
 
 
 @dataclass
-class Listener:
+class JobReporter:
     """The engine's side of a job: keeps what it tells."""
 
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
 
-    def wish(self) -> AgentRequest:
+    def agent_request(self) -> AgentRequest:
         return AgentRequest.GO_ON
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None: ...
@@ -56,13 +56,13 @@ class Listener:
 
 
 @dataclass
-class Together:
+class SharedJobs:
     """Jobs that share a batch."""
 
-    waiting: list[tuple[Start, Listener]]
+    waiting: list[tuple[Start, JobReporter]]
     places: int = 1
 
-    def next(self) -> tuple[Start, Listener] | None:
+    def next(self) -> tuple[Start, JobReporter] | None:
         return self.waiting.pop(0) if self.waiting else None
 
     def ended(self, start: Start, end: Outcome | Exception) -> None:  # noqa: ARG002
@@ -73,10 +73,10 @@ class Together:
         self.places = places
 
 
-class JointTrainRig:
+class BaseTrainer:
     """Trains jobs on one base. `step_ms` are those after the ones that warm up."""
 
-    def __init__(self, settings: Settings, home: Path) -> None:
+    def __init__(self, settings: GpuSettings, home: Path) -> None:
         self._settings, self._home, self._numbers = settings, home, itertools.count()
         self.built = Built(layout_of(settings.model, home), settings.device)
         self._pictures = pictures(home / "pictures", settings.pictures, settings.resolution)
@@ -110,15 +110,15 @@ class JointTrainRig:
 
     def alone(self, **changes: Any) -> dict[str, Any]:
         """One job, as a GPU of its own trains it."""
-        listener, spec = Listener(), self.spec(**changes)
+        listener, spec = JobReporter(), self.spec(**changes)
         self._workload.run(self._start(spec), listener)
         return self._told([listener], spec)
 
     def together(self, jobs: int, **changes: Any) -> dict[str, Any]:
         """So many jobs in one batch. Raises RuntimeError where the device has no room for them all."""
         specs = [self.spec(**changes, **{"seed": number}) for number in range(1, jobs + 1)]
-        listeners = [Listener() for _ in specs]
-        session = Together(waiting=[(self._start(spec), each) for spec, each in zip(specs, listeners, strict=True)])
+        listeners = [JobReporter() for _ in specs]
+        session = SharedJobs(waiting=[(self._start(spec), each) for spec, each in zip(specs, listeners, strict=True)])
         self._workload.run_many(session)
         if session.places < jobs:
             raise RuntimeError(f"the device has room for {session.places} of {jobs} jobs")
@@ -137,7 +137,7 @@ class JointTrainRig:
         names = {"attempt": f"att_{number}", "job": f"job_{number}", "kind": "train"}
         return Start(**names, directory=directory, spec=values, inputs=self._pictures)
 
-    def _told(self, listeners: Sequence[Listener], spec: TrainSpec) -> dict[str, Any]:
+    def _told(self, listeners: Sequence[JobReporter], spec: TrainSpec) -> dict[str, Any]:
         counted = [
             told for listener in listeners for step, told in listener.metrics.items() if step > self._settings.warm
         ]

@@ -11,13 +11,13 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from benchmarks.gpu.settings import Settings
+from benchmarks.gpu.settings import GpuSettings
 from giornata.diffusion.adapter.lora import add_adapters
 from giornata.diffusion.base.models import BaseModel
 from giornata.protocol.specs import TrainSpec
 
 
-def plain_ms(base: BaseModel, spec: TrainSpec, settings: Settings) -> float:
+def plain_ms(base: BaseModel, spec: TrainSpec, settings: GpuSettings) -> float:
     """Milliseconds of a step, over all that count. Kernels need not repeat themselves, as in the script."""
     deterministic, cudnn = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic
     torch.use_deterministic_algorithms(False)

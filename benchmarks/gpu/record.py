@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 DONE, FAILED = "done", "failed"
 
 
-class Record:
+class DeviceRecord:
     """What is known so far, of one device: another device needs another file."""
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:

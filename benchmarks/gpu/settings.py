@@ -7,12 +7,12 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class GpuSettings:
     """`model` is full or tiny. `steps` of a job are counted after `warm` ones; each way is measured `repetitions`
     times. `together` is how many jobs share a batch. `batches` are those that the VAE encodes, `captions` those that
     the text encoders do. `drawn_rows` pictures are drawn at a time, of the `drawn_sizes` in
-    benchmarks/rig/picture_sizes.py. `resolutions` and `rounds` are of pre-training. `script` is the path of the
-    example script, `fetch` (its published file), or `none`."""
+    benchmarks/rig/picture_sizes.py, the first of them also with `drawn_compile`. `resolutions` and `rounds` are of
+    pre-training. `script` is the path of the example script, `fetch` (its published file), or `none`."""
 
     device: str
     model: str
@@ -31,6 +31,7 @@ class Settings:
     rounds: int
     drawn_sizes: tuple[str, ...]
     drawn_rows: int
+    drawn_compile: str
     script: str
 
     def told(self) -> dict[str, Any]:
@@ -57,6 +58,7 @@ SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "rounds": 1,
             "drawn_sizes": ("square", "published"),
             "drawn_rows": 8,
+            "drawn_compile": "on",
         },
         "cpu": {
             "model": "tiny",
@@ -75,16 +77,17 @@ SIZES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "rounds": 1,
             "drawn_sizes": ("tiny", "tiny-refined"),
             "drawn_rows": 2,
+            "drawn_compile": "graphs",
         },
     }
 )
 
 
-def settings_for(device: str, script: str) -> Settings:
+def settings_for(device: str, script: str) -> GpuSettings:
     """Those of a device, cuda or cpu."""
-    return Settings(device=device, script=script, **SIZES[device])
+    return GpuSettings(device=device, script=script, **SIZES[device])
 
 
-def settings_from(told: Mapping[str, Any]) -> Settings:
+def settings_from(told: Mapping[str, Any]) -> GpuSettings:
     """What `told` told, after its way through JSON."""
-    return Settings(**{name: tuple(value) if isinstance(value, list) else value for name, value in told.items()})
+    return GpuSettings(**{name: tuple(value) if isinstance(value, list) else value for name, value in told.items()})

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.example_script import NoScript, script_of, script_told
-from benchmarks.gpu.jobs import JointTrainRig, pictures, spreads
+from benchmarks.gpu.jobs import BaseTrainer, pictures, spreads
 from benchmarks.gpu.plain import plain_ms
-from benchmarks.gpu.settings import Settings
+from benchmarks.gpu.settings import GpuSettings
 from benchmarks.rig.figures import spread
 from giornata.protocol.specs import TrainSpec
 
@@ -27,9 +27,9 @@ GRAPHS = "cuda_graphs"
 NOTHING: Mapping[str, Any] = MappingProxyType({"ways": {}, "failed": {}})
 
 
-def steps(settings: Settings, home: Path) -> dict[str, Any]:
+def steps(settings: GpuSettings, home: Path) -> dict[str, Any]:
     """One job, jobs together, the plain loop, and the example script where it can run. Ratios are of images/s."""
-    joint_rig, count = JointTrainRig(settings, home), settings.together
+    joint_rig, count = BaseTrainer(settings, home), settings.together
     ways: dict[str, Way] = {
         "alone": joint_rig.alone,
         f"{count} together": lambda: joint_rig.together(count),
@@ -50,20 +50,20 @@ def steps(settings: Settings, home: Path) -> dict[str, Any]:
     return found
 
 
-def graphs(settings: Settings, home: Path) -> dict[str, Any]:
+def graphs(settings: GpuSettings, home: Path) -> dict[str, Any]:
     """One job with CUDA graphs and without. Versions whose spec does not know of them measure nothing, and say so."""
     if GRAPHS not in TrainSpec.model_fields:
         return {"ways": {}, "failed": {}, "missing": f"the spec of this version has no {GRAPHS}"}
     if settings.device == "cpu":
         return {"ways": {}, "failed": {}, "missing": "a CPU has none"}
-    joint_rig = JointTrainRig(settings, home)
+    joint_rig = BaseTrainer(settings, home)
     ways: dict[str, Way] = {name: partial(joint_rig.alone, **{GRAPHS: name}) for name in ("off", "on")}
     return _by_turns(ways, settings.repetitions)
 
 
-def compiled(settings: Settings, home: Path) -> dict[str, Any]:
+def compiled(settings: GpuSettings, home: Path) -> dict[str, Any]:
     """One job with compiled kernels and without; with CUDA graphs too where the spec knows of them."""
-    joint_rig = JointTrainRig(settings, home)
+    joint_rig = BaseTrainer(settings, home)
     off = {GRAPHS: "off"} if GRAPHS in TrainSpec.model_fields else {}
     ways: dict[str, Way] = {name: partial(joint_rig.alone, **off, compile=name) for name in ("off", "on")}
     if off and settings.device == "cuda":
@@ -71,9 +71,9 @@ def compiled(settings: Settings, home: Path) -> dict[str, Any]:
     return _by_turns(ways, settings.repetitions)
 
 
-def eight_bits(settings: Settings, home: Path) -> dict[str, Any]:
+def eight_bits(settings: GpuSettings, home: Path) -> dict[str, Any]:
     """One job on a base in each format, one format after the other: the base is narrowed anew for each."""
-    joint_rig = JointTrainRig(settings, home)
+    joint_rig = BaseTrainer(settings, home)
     found: dict[str, Any] = {"ways": {}, "failed": {}}
     for quantization in ("none", "int8", "fp8"):
         way = partial(joint_rig.alone, base_quantization=quantization)
@@ -82,9 +82,9 @@ def eight_bits(settings: Settings, home: Path) -> dict[str, Any]:
     return found
 
 
-def memory(settings: Settings, home: Path) -> dict[str, Any]:
+def memory(settings: GpuSettings, home: Path) -> dict[str, Any]:
     """The allocator's peak while steps run, and what fit.py expects of the tensors. A CPU tells no peak."""
-    joint_rig, found = JointTrainRig(settings, home), {}
+    joint_rig, found = BaseTrainer(settings, home), {}
     jobs: Mapping[str, dict[str, Any]] = {
         "plain": {},
         "selective gradient checkpointing": {"gradient_checkpointing": "selective"},
@@ -105,7 +105,7 @@ def memory(settings: Settings, home: Path) -> dict[str, Any]:
     return {"jobs": found}
 
 
-def _plain(joint_rig: JointTrainRig, settings: Settings) -> dict[str, Any]:
+def _plain(joint_rig: BaseTrainer, settings: GpuSettings) -> dict[str, Any]:
     base = joint_rig.built.base
     if base is None:
         raise RuntimeError("no base was built yet")
@@ -136,7 +136,7 @@ def _by_turns(ways: Mapping[str, Way], repetitions: int, *, before: Mapping[str,
     return found
 
 
-def _let_go(joint_rig: JointTrainRig) -> None:
+def _let_go(joint_rig: BaseTrainer) -> None:
     """Another process wants the device's memory now."""
     joint_rig.drop()
     gc.collect()

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.rig.backlog import Queue
+from benchmarks.rig.backlog import BenchmarkQueue
 from benchmarks.rig.bursts import Burst, claim_burst
-from benchmarks.rig.databases import Postgres, postgres
+from benchmarks.rig.databases import PostgresOnSocket, postgres
 from benchmarks.rig.figures import conclude, spread, spread_words
 from benchmarks.rig.job_lifecycles import over_http
-from benchmarks.rig.server import Server, server
+from benchmarks.rig.server import BenchmarkServer, server
 
 T = TypeVar("T")
 LEASE_S = 3600.0
@@ -53,7 +53,7 @@ def _git(*arguments: str) -> None:
 
 
 def _claims(
-    options: argparse.Namespace, own: Postgres, source: Path, database: str, depth: int
+    options: argparse.Namespace, own: PostgresOnSocket, source: Path, database: str, depth: int
 ) -> list[dict[str, object]]:
     """Two servers stand side by side, each on a queue of its own; one is asked at a time."""
     with _both(own, source, database) as pair:
@@ -80,7 +80,7 @@ def _claims(
 
 
 def _lives(
-    options: argparse.Namespace, own: Postgres, source: Path, database: str, clients: int
+    options: argparse.Namespace, own: PostgresOnSocket, source: Path, database: str, clients: int
 ) -> dict[str, object]:
     """Submit, claim and complete over HTTP, on fresh servers."""
 
@@ -94,8 +94,8 @@ def _lives(
 
 @contextlib.contextmanager
 def _both(
-    own: Postgres, source: Path, database: str, *, only: str | None = None
-) -> Iterator[dict[str, tuple[Server, Queue]]]:
+    own: PostgresOnSocket, source: Path, database: str, *, only: str | None = None
+) -> Iterator[dict[str, tuple[BenchmarkServer, BenchmarkQueue]]]:
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="giornata-load-")))
         pair = {}
@@ -104,7 +104,7 @@ def _both(
             url = own.new_database() if database == "postgres" else f"sqlite:///{data / 'giornata.db'}"
             of = source if name == THEIRS else None
             started = stack.enter_context(server(data, url, lease_s=LEASE_S, source=of))
-            pair[name] = (started, Queue(url))
+            pair[name] = (started, BenchmarkQueue(url))
         yield pair
 
 

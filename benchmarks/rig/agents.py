@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from benchmarks.rig.backlog import KIND
-from benchmarks.rig.running_fleet import Held, node_id
-from benchmarks.rig.server import Server
+from benchmarks.rig.running_fleet import NodeLease, node_id
+from benchmarks.rig.server import BenchmarkServer
 from benchmarks.rig.wire import call_once, request
 
 TIMEOUT_S = 30.0
@@ -44,8 +44,8 @@ class LoadCounts:
 class Agents:
     """Drives nodes 1 to len(held) for a while."""
 
-    def __init__(self, server: Server, held: list[Held], pace: Pace, *, seed: int = 0) -> None:
-        self.tally = LoadCounts()
+    def __init__(self, server: BenchmarkServer, held: list[NodeLease], pace: Pace, *, seed: int = 0) -> None:
+        self.counts = LoadCounts()
         self._server, self._held, self._pace, self._rng = server, held, pace, random.Random(seed)
         self._ends_s = 0.0
 
@@ -59,7 +59,7 @@ class Agents:
             for number in range(idle):
                 group.create_task(self._idle_node(len(self._held) + 1 + number, min(WAIT_S, seconds)))
 
-    async def _node(self, number: int, lease: Held | None, began_s: float) -> None:
+    async def _node(self, number: int, lease: NodeLease | None, began_s: float) -> None:
         periods = {"beat": self._pace.beat_s, "checkpoint": self._pace.checkpoint_s, "job": self._pace.job_s}
         # Somewhere in the middle of everything, as nodes are that have been at work for a while.
         due = {name: began_s + self._rng.random() * period for name, period in periods.items() if period}
@@ -78,21 +78,21 @@ class Agents:
 
     async def _until(self, at_s: float) -> None:
         await asyncio.sleep(max(0.0, at_s - time.monotonic()))
-        self.tally.lags_s.append(time.monotonic() - at_s)
+        self.counts.lags_s.append(time.monotonic() - at_s)
 
-    async def _beat(self, lease: Held, step: int) -> None:
+    async def _beat(self, lease: NodeLease, step: int) -> None:
         said = {"step": step, "total_steps": 600, "phase": "train", "metrics": {"loss": 0.5}}
         await self._post("heartbeat", f"/v1/node/attempts/{lease.attempt_id}/heartbeat", said, lease.token)
 
-    async def _next_job(self, number: int, lease: Held | None) -> Held | None:
+    async def _next_job(self, number: int, lease: NodeLease | None) -> NodeLease | None:
         if lease is not None:
             path = f"/v1/node/attempts/{lease.attempt_id}/complete"
             await self._post("complete", path, {"step": 600}, lease.token)
         found = await self._post("claim", "/v1/node/claim", _claim(number, KIND), self._server.node_key)
         given = (found or {}).get("lease")
-        return None if given is None else Held(attempt_id=given["attempt_id"], token=given["token"])
+        return None if given is None else NodeLease(attempt_id=given["attempt_id"], token=given["token"])
 
-    async def _checkpoint(self, lease: Held, step: int) -> None:
+    async def _checkpoint(self, lease: NodeLease, step: int) -> None:
         content = f"{lease.attempt_id} {step}".encode()
         bytes_of = {"sha256": hashlib.sha256(content).hexdigest(), "size_bytes": len(content)}
         base = f"/v1/node/attempts/{lease.attempt_id}"
@@ -124,11 +124,11 @@ class Agents:
                 self._server.host, self._server.port, message, timeout_s=TIMEOUT_S + WAIT_S
             )
         except (OSError, EOFError, TimeoutError) as error:
-            self.tally.errors[f"{name}: {type(error).__name__}"] += 1
+            self.counts.errors[f"{name}: {type(error).__name__}"] += 1
             return None
-        self.tally.latencies_s[name].append(time.monotonic() - began_s)
+        self.counts.latencies_s[name].append(time.monotonic() - began_s)
         if status >= 300:
-            self.tally.errors[f"{name}: {status}"] += 1
+            self.counts.errors[f"{name}: {status}"] += 1
             return None
         return reply
 

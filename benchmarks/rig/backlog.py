@@ -32,7 +32,7 @@ _SQLITE = (
 _TABLES = ("jobs", "attempts", "events", "ledger", "nodes", "checkpoints", "blobs", "uploads", "metrics", "logs")
 
 
-class Queue:
+class BenchmarkQueue:
     """The queue of one database, beside the server that serves it."""
 
     def __init__(self, url: str) -> None:

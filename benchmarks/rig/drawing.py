@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from benchmarks.rig.backlog import KIND
 from benchmarks.rig.bursts import call_of_node
-from benchmarks.rig.server import Server
+from benchmarks.rig.server import BenchmarkServer
 from benchmarks.rig.wire import Wire
 
 PICTURE_BYTES = 200
@@ -28,7 +28,7 @@ def node_of(client: int) -> dict[str, Any]:
 class Drawing:
     """What nodes do with one server whose data lies in `data`."""
 
-    def __init__(self, server: Server, data: Path) -> None:
+    def __init__(self, server: BenchmarkServer, data: Path) -> None:
         self._server, self._objects = server, data / "blobs" / "objects"
 
     def claim_pictures(self, wire: Wire, client: int, most: int) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Installation:
+class BenchmarkInstallation:
     """A client with the administrator's key, and the process that all others come from."""
 
     client: Client
@@ -30,7 +30,7 @@ class Installation:
 
 
 @contextlib.contextmanager
-def installation(data: Path, *, nodes: int) -> Iterator[Installation]:
+def installation(data: Path, *, nodes: int) -> Iterator[BenchmarkInstallation]:
     """`giornata up` with so many nodes, until it is left."""
     command = [sys.executable, "-m", "giornata", "up", "--port", "0", "--data", str(data), "--nodes", str(nodes)]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIORNATA_")}
@@ -43,7 +43,7 @@ def installation(data: Path, *, nodes: int) -> Iterator[Installation]:
                 sys.exit(f"the server did not start:\n{(data.parent / 'up.log').read_text()}")
             time.sleep(POLL_S)
         client = Client(json.loads(file.read_text())["url"], (data / "admin.key").read_text().strip())
-        yield Installation(client=client, pid=process.pid)
+        yield BenchmarkInstallation(client=client, pid=process.pid)
     finally:
         process.terminate()
         process.wait(START_PATIENCE_S)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.rig.backlog import KIND
 from benchmarks.rig.bursts import node_claim, run_clients
-from benchmarks.rig.server import SECRETS_KEY, Server
+from benchmarks.rig.server import SECRETS_KEY, BenchmarkServer
 from benchmarks.rig.wire import Wire
 from giornata.cli.operate.composition import open_control_plane
 from giornata.cli.settings import Settings
@@ -26,7 +26,7 @@ PEERS = ("procrastinate", "pgqueuer")
 PATIENCE_S = 180.0
 
 
-def over_http(server: Server, jobs: int, clients: int) -> Life:
+def over_http(server: BenchmarkServer, jobs: int, clients: int) -> Life:
     """Submit, then claim and complete, every request durable before the next."""
     job = json.dumps({"kind": KIND, "spec": {}}).encode()
 

@@ -35,14 +35,14 @@ PICTURES, CLASS_PICTURES = 8, 64
 
 
 @dataclass
-class Listener:
+class LearningReporter:
     """The engine's side of a job, in memory. Class pictures are cached below `shared`, for all jobs of a run."""
 
     shared: dict[str, Path]
     files: dict[str, Path] = field(default_factory=dict)
     last: Path | None = None
 
-    def wish(self) -> AgentRequest:
+    def agent_request(self) -> AgentRequest:
         return AgentRequest.GO_ON
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
@@ -71,12 +71,12 @@ class Listener:
 
 
 @dataclass
-class Table:
+class LessonReporter:
     """Several jobs at once; an end that is none of theirs is raised."""
 
-    waiting: deque[tuple[Start, Listener]]
+    waiting: deque[tuple[Start, LearningReporter]]
 
-    def next(self) -> tuple[Start, Listener] | None:
+    def next(self) -> tuple[Start, LearningReporter] | None:
         return self.waiting.popleft() if self.waiting else None
 
     def ended(self, start: Start, end: Outcome | Exception) -> None:  # noqa: ARG002
@@ -114,7 +114,7 @@ class LearningRig:
         began_s = time.monotonic()
         workload = TrainWorkload(device="cpu", places=len(jobs))
         if len(jobs) > 1:
-            workload.run_many(Table(waiting=deque(jobs)))
+            workload.run_many(LessonReporter(waiting=deque(jobs)))
         else:
             workload.run(*jobs[0])
         took_s = time.monotonic() - began_s
@@ -122,7 +122,7 @@ class LearningRig:
         spec = TrainSpec.model_validate(start.spec)
         return swapped_in(self.model, spec, heard), prompt_of(spec), took_s
 
-    def _start(self, lesson: Lesson, subject: str, seed: int) -> tuple[Start, Listener]:
+    def _start(self, lesson: Lesson, subject: str, seed: int) -> tuple[Start, LearningReporter]:
         self.started += 1
         directory = self.home / f"{self.started:03d}"
         inputs = [*_pictures(lesson, subject, directory / "pictures"), *self._class_pictures(lesson)]
@@ -140,7 +140,7 @@ class LearningRig:
             spec=spec,
             inputs=tuple(inputs),
         )
-        return start, Listener(shared=self.shared)
+        return start, LearningReporter(shared=self.shared)
 
     def _first_lora(self, first: str, subject: str, seed: int) -> InputFile:
         start, heard = self._start(LESSONS[first], subject, seed)
@@ -184,7 +184,7 @@ def prompt_of(spec: TrainSpec) -> str:
     return prompt
 
 
-def swapped_in(model: Path, spec: TrainSpec, heard: Listener) -> StableDiffusionXLPipeline:
+def swapped_in(model: Path, spec: TrainSpec, heard: LearningReporter) -> StableDiffusionXLPipeline:
     """A pipeline with what the job made."""
     pipeline = load(model)
     if spec.adapter_type is AdapterType.LOKR:

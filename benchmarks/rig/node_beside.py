@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.rig.bursts import BEAT, call_of_node, node_claim
 from benchmarks.rig.drawing import Drawing
-from benchmarks.rig.server import Server
+from benchmarks.rig.server import BenchmarkServer
 from benchmarks.rig.wire import Wire
 
 PAUSE_S = 0.2
@@ -23,7 +23,7 @@ LEAST_PRIORITY = 19
 CLIENT = 999
 
 
-class NodeWork(StrEnum):
+class NodeLoad(StrEnum):
     """What the node does: leases of 16 pictures, or jobs with as many requests."""
 
     PICTURES = "pictures"
@@ -31,7 +31,7 @@ class NodeWork(StrEnum):
 
 
 @contextmanager
-def node_beside(server: Server, data: Path, work: NodeWork) -> Iterator[None]:
+def node_beside(server: BenchmarkServer, data: Path, work: NodeLoad) -> Iterator[None]:
     """A node that makes three requests, and three more after every pause of 0.2 s: 80 pictures a second at most.
 
     Raises RuntimeError when the node broke or did nothing.
@@ -51,12 +51,12 @@ def node_beside(server: Server, data: Path, work: NodeWork) -> Iterator[None]:
         raise RuntimeError(f"the node that does {work} ended with {node.exitcode}")
 
 
-def _work(server: Server, data: Path, work: NodeWork, begun: Event, stop: Event) -> None:
+def _work(server: BenchmarkServer, data: Path, work: NodeLoad, begun: Event, stop: Event) -> None:
     os.nice(LEAST_PRIORITY)
     drawing = Drawing(server, data)
     with Wire(server.host, server.port) as wire:
         while not stop.wait(PAUSE_S):
-            if work is NodeWork.PICTURES:
+            if work is NodeLoad.PICTURES:
                 if not drawing.draw_lease(wire, CLIENT, 16):
                     raise RuntimeError("no picture was left")
             else:
@@ -64,7 +64,7 @@ def _work(server: Server, data: Path, work: NodeWork, begun: Event, stop: Event)
             begun.set()
 
 
-def _whole_job(server: Server, wire: Wire) -> None:
+def _whole_job(server: BenchmarkServer, wire: Wire) -> None:
     """Claim a job, beat once, complete it: as many requests as a lease of pictures takes."""
     lease = call_of_node(wire, "/v1/node/claim", node_claim(CLIENT), server.node_key)["lease"]
     path, token = f"/v1/node/attempts/{lease['attempt_id']}", lease["token"]

@@ -1,4 +1,4 @@
-"""Browsers with a page of a job open: each follows the job's events, and loads parts of the page again in time."""
+"""People who have five pages open each: Home, Jobs, a running job, Generate with its gallery, and the fleet."""
 
 import asyncio
 import itertools
@@ -11,15 +11,18 @@ from dataclasses import dataclass
 from http.client import HTTPConnection
 from typing import Any
 
-PARTS = (("/head", 30.0), ("/timeline", 120.0))
-"""What a page of a running job loads again by the clock, and after how many seconds, as its template says."""
+from benchmarks.rig.browser_page import OpenPage, PageTraffic, PersonOfPages
+
 PASSWORD = "a long sentence of theirs"
 START_S = 10.0
+OPENED_AT_ONCE = 4
+OPERATOR_OF = 20
+"""One of so many people is an operator, whose Home and fleet have more parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageServer:
-    """Where a server is, and the cookie of an operator's session there."""
+    """Where a server is, and the cookie of a person's session there."""
 
     host: str
     port: int
@@ -42,86 +45,98 @@ class PageServer:
             connection.close()
 
 
-def sign_in(host: str, port: int, admin_key: str) -> PageServer:
-    """Make an operator, and sign the operator in."""
-    person = {"email": "operator@example.com", "password": PASSWORD}
-    _posted(host, port, "/v1/users", person | {"operator": True}, {"Authorization": f"Bearer {admin_key}"})
-    cookie = _posted(host, port, "/v1/session", person, {}).partition(";")[0]
-    return PageServer(host=host, port=port, cookie=cookie)
+def sign_in(
+    host: str, port: int, admin_key: str, name: str = "operator", *, member_of: str | None = None
+) -> PageServer:
+    """Make a person and sign the person in: a member of that project, or an operator without one."""
+    person = {"email": f"{name}@example.com", "password": PASSWORD}
+    key = {"Authorization": f"Bearer {admin_key}"}
+    _, made = _sent(host, port, ("POST", "/v1/users"), person | {"operator": member_of is None}, key)
+    if member_of is not None:
+        path = f"/v1/projects/{member_of}/members/{json.loads(made)['id']}"
+        _sent(host, port, ("PUT", path), {"role": "member"}, key)
+    cookie, _ = _sent(host, port, ("POST", "/v1/session"), person, {})
+    return PageServer(host=host, port=port, cookie=cookie.partition(";")[0])
 
 
-def _posted(host: str, port: int, path: str, body: dict[str, Any], headers: dict[str, str]) -> str:
+def _sent(
+    host: str, port: int, request: tuple[str, str], body: dict[str, Any], headers: dict[str, str]
+) -> tuple[str, bytes]:
+    """Send JSON; return the cookie that is set, if one is, and the reply."""
     connection = HTTPConnection(host, port, timeout=60)
-    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json", **headers})
+    connection.request(*request, json.dumps(body), {"Content-Type": "application/json", **headers})
     reply = connection.getresponse()
     said = reply.read()
     connection.close()
-    if reply.status != 201:
-        raise RuntimeError(f"{path}: {reply.status} {said!r}")
-    return str(reply.headers.get("Set-Cookie", ""))
+    if reply.status not in {200, 201}:
+        raise RuntimeError(f"{request}: {reply.status} {said!r}")
+    return str(reply.headers.get("Set-Cookie", "")), said
+
+
+def sign_in_people(host: str, port: int, admin_key: str, project_id: str, count: int) -> list[PageServer]:
+    """Sign so many people in, of whom one in OPERATOR_OF is an operator."""
+    project_of = [None if number % OPERATOR_OF == 0 else project_id for number in range(count)]
+    return [
+        sign_in(host, port, admin_key, f"person-{number}", member_of=project)
+        for number, project in enumerate(project_of)
+    ]
+
+
+def pages_of_people(
+    people: Sequence[PageServer], project_id: str, running: Sequence[str], count: int
+) -> list[tuple[PageServer, str]]:
+    """Return `count` pages, five of each person: who has it open, and its path."""
+    here, found = f"/dashboard/projects/{project_id}", list[tuple[PageServer, str]]()
+    for person, job_id in zip(people, itertools.cycle(running), strict=False):
+        found += [(person, f"{here}{path}") for path in ("", "/jobs", f"/jobs/{job_id}", "/generate", "/fleet")]
+    return found[:count]
 
 
 @contextmanager
-def open_pages(server: PageServer, project_id: str, jobs: Sequence[str], count: int) -> Iterator[None]:
-    """Keep so many pages of these jobs open in a process of its own, seen by people, until the end of the block."""
+def open_pages(pages: Sequence[tuple[PageServer, str]]) -> Iterator[PageTraffic]:
+    """Keep these pages open in a process of its own, seen by people, until the end of the block.
+
+    What they asked for in the block is there at its end.
+    """
     context = multiprocessing.get_context("spawn")
-    opened = context.Event()
-    process = context.Process(target=_keep_open, args=(server, project_id, list(jobs), count, opened), daemon=True)
+    opened, counts, traffic = context.Event(), context.Array("q", 3), PageTraffic()
+    process = context.Process(target=_keep_open, args=(list(pages), opened, counts), daemon=True)
     process.start()
     try:
-        if not opened.wait(120):
-            raise RuntimeError("the pages did not open within two minutes")
-        yield
+        while not opened.wait(1):
+            if not process.is_alive():
+                raise RuntimeError("a page did not open; what stopped it stands above")
+        before = list(counts)
+        yield traffic
         if not process.is_alive():
             raise RuntimeError("a page was closed")
+        asked = [after - earlier for after, earlier in zip(counts, before, strict=True)]
+        traffic.requests, traffic.unchanged, traffic.received_bytes = asked
     finally:
         process.terminate()
         process.join()
 
 
-def _keep_open(server: PageServer, project_id: str, jobs: list[str], count: int, opened: Any) -> None:
-    asyncio.run(_all_open(server, project_id, jobs, count, opened))
+def _keep_open(pages: list[tuple[PageServer, str]], opened: Any, counts: Any) -> None:
+    asyncio.run(_all_open(pages, opened, counts))
 
 
-async def _all_open(server: PageServer, project_id: str, jobs: list[str], count: int, opened: Any) -> None:
-    ready = asyncio.Semaphore(0)
+async def _all_open(pages: list[tuple[PageServer, str]], opened: Any, counts: Any) -> None:
+    traffic, few = PageTraffic(), asyncio.Semaphore(OPENED_AT_ONCE)
+
+    async def open_one(number: int, group: asyncio.TaskGroup) -> None:
+        person, path = pages[number]
+        visitor = PersonOfPages(host=person.host, port=person.port, cookie=person.cookie, traffic=traffic)
+        async with few:
+            await OpenPage(visitor, path, phase=number / len(pages)).open(group)
+
     async with asyncio.TaskGroup() as group:
-        for number, job_id in zip(range(count), itertools.cycle(jobs), strict=False):
-            group.create_task(_follow(server, project_id, job_id, ready))
-            for part, period_s in PARTS:
-                path = f"/dashboard/projects/{project_id}/jobs/{job_id}{part}"
-                group.create_task(_poll(server, path, period_s, first_s=period_s * number / count))
-        for _ in range(count):
-            await ready.acquire()
-        await asyncio.sleep(START_S)
-        opened.set()
-
-
-async def _follow(server: PageServer, project_id: str, job_id: str, ready: asyncio.Semaphore) -> None:
-    reader, writer = await asyncio.open_connection(server.host, server.port)
-    head = f"Accept: text/event-stream\r\nX-Project: {project_id}\r\nLast-Event-ID: 0\r\n"
-    writer.write(_request(server, f"/v1/jobs/{job_id}/events", head))
-    if b" 200 " not in await reader.readline():
-        raise RuntimeError(f"the events of {job_id} cannot be followed")
-    ready.release()
-    while await reader.read(65536):
-        pass
-    raise RuntimeError("a stream ended")
-
-
-async def _poll(server: PageServer, path: str, period_s: float, *, first_s: float) -> None:
-    await asyncio.sleep(first_s)
-    while True:
+        async with asyncio.TaskGroup() as opening:
+            for number in range(len(pages)):
+                opening.create_task(open_one(number, group))
         began_s = time.monotonic()
-        reader, writer = await asyncio.open_connection(server.host, server.port)
-        writer.write(_request(server, path, "Connection: close\r\n"))
-        if b" 200 " not in await reader.readline():
-            raise RuntimeError(f"{path} was not answered")
-        while await reader.read(65536):
-            pass
-        writer.close()
-        await asyncio.sleep(max(0.0, period_s - (time.monotonic() - began_s)))
-
-
-def _request(server: PageServer, path: str, more: str) -> bytes:
-    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\nCookie: {server.cookie}\r\n{more}\r\n".encode()
+        while True:
+            counts[:] = (traffic.requests, traffic.unchanged, traffic.received_bytes)
+            if time.monotonic() > began_s + START_S:
+                opened.set()
+            await asyncio.sleep(0.1)

@@ -20,6 +20,9 @@ from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.generation.picture import PictureParams
 from giornata.protocol.node.pipe import InputFile, Start
 from giornata.protocol.specs import TrainSpec
+from giornata.protocol.training.optimization import Compile
+from giornata.workloads.generate.compiling import DrawingCompiler
+from giornata.workloads.generate.warm_models import PLAIN
 from giornata.workloads.generate.workload import GenerateWorkload
 from giornata.workloads.interface import AgentRequest
 
@@ -27,18 +30,26 @@ COLORS = ("red", "green", "blue", "yellow", "purple", "orange", "pink", "cyan")
 RANK = 8
 ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
 CONVOLUTIONS = ("conv1", "conv2", "conv_shortcut", "conv_in", "conv_out", "conv")
+COMPILED = {
+    "off": PLAIN,
+    "on": DrawingCompiler(choice=Compile.ON),
+    "graphs": DrawingCompiler(choice=Compile.ON, backend="eager", version_of=lambda _device: "graphs alone"),
+}
+"""What the workload compiles."""
 ALL_LAYERS = (*ATTENTION, "ff.net.0.proj", "ff.net.2", "proj_in", "proj_out", "time_emb_proj", *CONVOLUTIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureTask:
-    """The pictures: `rows` of them at a time, drawn on `device` with the models in these folders."""
+    """The pictures: `rows` of them at a time, drawn on `device` with the models in these folders. `compile` is one of
+    COMPILED."""
 
     size: PictureSize
     base: Path
     refiner: Path | None
     rows: int
     device: str
+    compile: str = "off"
 
     @property
     def dtype(self) -> torch.dtype:
@@ -70,13 +81,13 @@ def prompt(place: int) -> str:
     return f"a {COLORS[place % len(COLORS)]} circle"
 
 
-class Listener:
+class PictureCounter:
     """The engine's side: counts the pictures that come."""
 
     def __init__(self) -> None:
         self.pictures = 0
 
-    def wish(self) -> AgentRequest:
+    def agent_request(self) -> AgentRequest:
         return AgentRequest.GO_ON
 
     def picture(self, *_given: object, **_named: object) -> None:
@@ -116,7 +127,7 @@ def script(task: PictureTask, directory: Path, pictures: int) -> None:
         image.save(directory / f"{place}.png")
 
 
-class PictureRig:
+class PictureWork:
     """A warm workload, and leases for it. `loras` are the cells whose LoRAs are made."""
 
     def __init__(self, task: PictureTask, directory: Path, loras: Sequence[str]) -> None:
@@ -133,7 +144,8 @@ class PictureRig:
         self._draw(self._cold(), 1, None)
 
     def _cold(self) -> GenerateWorkload:
-        return GenerateWorkload(device=self._task.device, rows=self._task.rows)
+        compiler = COMPILED[self._task.compile]
+        return GenerateWorkload(device=self._task.device, rows=self._task.rows, compiler=compiler)
 
     def _draw(self, workload: GenerateWorkload, pictures: int, loras: str | None) -> None:
         self._leases += 1
@@ -145,7 +157,7 @@ class PictureRig:
             {"order_id": "order_1", "number": place, "params": self._task.params(place, used)}
             for place, used in enumerate(uses[:pictures])
         ]
-        listener = Listener()
+        listener = PictureCounter()
         start = Start(
             attempt=str(self._leases),
             job="",
@@ -186,7 +198,7 @@ def _lora(base: BaseModel, path: Path, targets: Sequence[str], *, seed: int) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class PictureRun:
     """One run of a cell: its pictures, and what they took."""
 
     pictures: int
@@ -194,9 +206,9 @@ class Run:
     cpu_s: float
 
 
-def timed(run: Callable[[], None], pictures: int, others_cpu_s: Callable[[], float]) -> Run:
+def timed(run: Callable[[], None], pictures: int, others_cpu_s: Callable[[], float]) -> PictureRun:
     """Run, and return the seconds of the clock and of the processor, those of other processes included."""
     began_s, began_cpu_s = time.perf_counter(), time.process_time() + others_cpu_s()
     run()
     cpu_s = time.process_time() + others_cpu_s() - began_cpu_s
-    return Run(pictures=pictures, clock_s=time.perf_counter() - began_s, cpu_s=cpu_s)
+    return PictureRun(pictures=pictures, clock_s=time.perf_counter() - began_s, cpu_s=cpu_s)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from examples.pretrain_demo.example_data import Row, write_example
+from examples.pretrain_demo.example_data import ExampleRow, write_example
 from PIL import Image
 
 from giornata.pretrain.data import columns
@@ -40,7 +40,7 @@ def drawn(config: PretrainConfig, folder: Path, *, rows: int, side_px: int) -> N
     storage.write(MANIFEST, Manifest(shards=tuple(shards), about={"made": "for a benchmark"}).to_bytes())
 
 
-def _source_row(row: Row) -> dict[str, Any]:
+def _source_row(row: ExampleRow) -> dict[str, Any]:
     content = row.image or b""
     with Image.open(io.BytesIO(content)) as picture:
         width, height = picture.size

@@ -32,7 +32,7 @@ _STATEMENTS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class NodeLease:
     """A lease that a node holds."""
 
     attempt_id: str
@@ -44,7 +44,7 @@ def node_id(number: int) -> str:
     return f"node_{number:010d}"
 
 
-def begin_fleet(url: str, size: int) -> list[Held]:
+def begin_fleet(url: str, size: int) -> list[NodeLease]:
     """Nodes 1 to `size` of a PostgreSQL, each with a lease that began just now."""
     engine, numbers = engine_of(url), f"generate_series(1, {size}) n"
     with engine.begin() as connection:
@@ -57,4 +57,4 @@ def begin_fleet(url: str, size: int) -> list[Held]:
         connection.exec_driver_sql("VACUUM ANALYZE")
     _, key = json.loads(FernetSealer(SECRETS_KEY).unseal(sealed))
     names = [f"att_run{number}" for number in range(1, size + 1)]
-    return [Held(attempt_id=name, token=attempt_token(key.encode(), name)) for name in names]
+    return [NodeLease(attempt_id=name, token=attempt_token(key.encode(), name)) for name in names]

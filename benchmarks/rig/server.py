@@ -18,7 +18,7 @@ SECRETS_KEY = "c2VjcmV0cyBvZiBiZW5jaG1hcmtzLCB3aGljaCBhcmU="
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class BenchmarkServer:
     """Where it is, and the keys that it takes."""
 
     host: str
@@ -36,7 +36,7 @@ class Server:
 @contextmanager
 def server(
     data: Path, database: str, *, lease_s: float, source: Path | None = None, more: Mapping[str, str] | None = None
-) -> Iterator[Server]:
+) -> Iterator[BenchmarkServer]:
     """`giornata server` on `database` and a free port, with the defaults of its settings but for the lease.
 
     `more` are further settings, by the names of their variables.
@@ -65,7 +65,7 @@ def server(
             process.wait()
 
 
-def _connected(process: "subprocess.Popen[bytes]", data: Path, log: Path) -> Server:
+def _connected(process: "subprocess.Popen[bytes]", data: Path, log: Path) -> BenchmarkServer:
     file, ends_s = data / "server.json", time.monotonic() + PATIENCE_S
     while not file.exists():
         if process.poll() is not None or time.monotonic() > ends_s:
@@ -79,4 +79,6 @@ def _connected(process: "subprocess.Popen[bytes]", data: Path, log: Path) -> Ser
     if status != 201:
         sys.exit(f"no node key could be made: {status} {reply!r}")
     node_key = json.loads(reply)["secret"]
-    return Server(host=host, port=int(port), pid=process.pid, admin_key=admin_key, node_key=node_key, log=log)
+    return BenchmarkServer(
+        host=host, port=int(port), pid=process.pid, admin_key=admin_key, node_key=node_key, log=log
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from benchmarks.rig.databases import Postgres, engine_of
+from benchmarks.rig.databases import PostgresOnSocket, engine_of
 
 TAKES_EFFECT_S = 0.5
 _SENT = re.compile(rb"^.*?LOG:  (?:statement|execute [^:]*): (\w+)", re.MULTILINE)
@@ -18,7 +18,7 @@ _OURS = b"ALTER"  # the statement that turns the log off
 
 
 @dataclass(slots=True)
-class SentStatements:
+class ServerStatements:
     """What the whole server was sent, by all of its clients; there when the count has ended."""
 
     statements: int = 0
@@ -26,9 +26,9 @@ class SentStatements:
 
 
 @contextmanager
-def statements_sent(own: Postgres) -> Iterator[SentStatements]:
+def statements_sent(own: PostgresOnSocket) -> Iterator[ServerStatements]:
     """Count while this lasts. Statements take longer meanwhile: each is written to the log of the server."""
-    sent = SentStatements()
+    sent = ServerStatements()
     engine = engine_of(own.url, autocommit=True)
     with engine.connect() as connection:
         log = Path(str(connection.exec_driver_sql("SHOW data_directory").scalar())) / "log"

@@ -46,7 +46,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class MeasuredTraining:
     """What one way took for all of the work. `step_s` is the median of a step, where steps were told, in which
     `images_at_once` went through the model; `peak_bytes` the most memory that its processes held at a time (resident
     on a CPU, of the device on CUDA). `engines` is how many ran side by side."""
@@ -142,17 +142,17 @@ def spec_of(work: Work, *, seed: int) -> dict[str, Any]:
     }
 
 
-def cold(work: Work, home: Path) -> Run:
+def cold(work: Work, home: Path) -> MeasuredTraining:
     """An engine of its own for every job."""
     return _ours(work, home, engines=work.jobs)
 
 
-def warm(work: Work, home: Path) -> Run:
+def warm(work: Work, home: Path) -> MeasuredTraining:
     """One engine, one job after the other."""
     return _ours(work, home, engines=1)
 
 
-def joint(work: Work, home: Path, *, places: int) -> Run:
+def joint(work: Work, home: Path, *, places: int) -> MeasuredTraining:
     """One engine, `places` jobs in one batch at a time. At least as many jobs as that are done.
 
     The engine has two places at least: with one it would train a job as if alone, and not in a shared batch.
@@ -160,20 +160,20 @@ def joint(work: Work, home: Path, *, places: int) -> Run:
     return _ours(_enough(work, places), home, engines=1, places=places, offered=max(2, places))
 
 
-def one_batch(work: Work, home: Path, *, batches: int) -> Run:
+def one_batch(work: Work, home: Path, *, batches: int) -> MeasuredTraining:
     """The control of joint training: one engine, in which one job's batch holds what `batches` jobs' batches hold."""
     jobs = _enough(work, batches).jobs // batches
     return warm(replace(work, batch=work.batch * batches, jobs=jobs), home)
 
 
-def side_by_side(work: Work, home: Path, *, engines: int) -> Run:
+def side_by_side(work: Work, home: Path, *, engines: int) -> MeasuredTraining:
     """Several engines at the same time, each with its share of the jobs in one batch."""
     places = max(1, work.jobs // engines)
     began_s = time.monotonic()
     with ThreadPoolExecutor(engines) as pool:
         shares = [range(work.jobs)[engine::engines] for engine in range(engines)]
         sessions = list(pool.map(lambda share: _session(work, home, share, places, places), shares))
-    return Run(
+    return MeasuredTraining(
         wall_s=time.monotonic() - began_s,
         images=work.images,
         step_s=_median_step_s(sessions),
@@ -188,11 +188,11 @@ def _enough(work: Work, places: int) -> Work:
     return replace(work, jobs=-(-work.jobs // places) * places)
 
 
-def _ours(work: Work, home: Path, *, engines: int, places: int = 1, offered: int = 1) -> Run:
+def _ours(work: Work, home: Path, *, engines: int, places: int = 1, offered: int = 1) -> MeasuredTraining:
     """`offered` is how many places an engine has, of which `places` are taken at a time."""
     began_s, numbers = time.monotonic(), range(work.jobs)
     sessions = [_session(work, home, numbers[engine::engines], places, offered) for engine in range(engines)]
-    return Run(
+    return MeasuredTraining(
         wall_s=time.monotonic() - began_s,
         images=work.images,
         step_s=_median_step_s(sessions),
@@ -218,7 +218,7 @@ def _session(work: Work, home: Path, numbers: Sequence[int], places: int, offere
     return session
 
 
-def script(work: Work, home: Path, *, path: Path, python: str) -> Run:
+def script(work: Work, home: Path, *, path: Path, python: str) -> MeasuredTraining:
     """The example script of diffusers, once for every job."""
     folder = work.pictures[0].path.parent
     began_s, step_s, peak_bytes = time.monotonic(), [], 0
@@ -227,7 +227,7 @@ def script(work: Work, home: Path, *, path: Path, python: str) -> Run:
         step_s += _told_step_s(told)
         peak_bytes = max(peak_bytes, peak)
     wall_s = time.monotonic() - began_s
-    return Run(
+    return MeasuredTraining(
         wall_s=wall_s,
         images=work.images,
         step_s=statistics.median(step_s) if step_s else None,

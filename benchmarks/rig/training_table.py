@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .training_runs import Run, Work, spec_of
+from .training_runs import MeasuredTraining, Work, spec_of
 
 COLUMNS = {
     "wall_s": "all jobs, s",
@@ -38,7 +38,7 @@ def flops_per_image(work: Work) -> int:
 
 
 def facts_of(
-    runs: Sequence[Run], *, batch: int, price_usd_per_hour: float, flops: int, device_flops_per_s: float
+    runs: Sequence[MeasuredTraining], *, batch: int, price_usd_per_hour: float, flops: int, device_flops_per_s: float
 ) -> dict[str, Any]:
     """Over the repetitions: medians with (least, largest); the most memory of any. `mfu` is that of steps; None where
     steps are not told, or where several engines share the device. Dollars are for 1000 steps of a job
@@ -61,7 +61,7 @@ def facts_of(
     }
 
 
-def ratios(runs: Mapping[str, Sequence[Run]], over: str) -> dict[str, dict[str, Any]]:
+def ratios(runs: Mapping[str, Sequence[MeasuredTraining]], over: str) -> dict[str, dict[str, Any]]:
     """How many times more images/s each way made than `over`, repetition by repetition: of whole processes, and of
     the steps alone."""
     return {
@@ -93,11 +93,11 @@ def table(
     return "\n".join([lines[0], "|" + "---|" * len(widths), *lines[1:]])
 
 
-def _in_steps(run: Run) -> float | None:
+def _in_steps(run: MeasuredTraining) -> float | None:
     return None if run.step_s is None else run.images_at_once / run.step_s
 
 
-def _quotients(over: Sequence[Run], runs: Sequence[Run], of: Any) -> list[float]:
+def _quotients(over: Sequence[MeasuredTraining], runs: Sequence[MeasuredTraining], of: Any) -> list[float]:
     pairs = [(of(first), of(run)) for first, run in zip(over, runs, strict=True)]
     return [mine / theirs for theirs, mine in pairs if theirs and mine]
 

@@ -122,10 +122,10 @@ def _cost(ran: PolicyRun, axes: Axes) -> bool:
     price = ran.scenario.offers[0].price_micro_usd_per_hour / MICRO_USD / 3_600_000
     costs = sorted(
         each.billed_ms * price / each.useful_steps * 1000
-        for each in ran.world.tally.machines.values()
+        for each in ran.world.billed_time.machines.values()
         if each.useful_steps >= 1
     )
-    none = sum(each.useful_steps < 1 and each.billed_ms > 0 for each in ran.world.tally.machines.values())
+    none = sum(each.useful_steps < 1 and each.billed_ms > 0 for each in ran.world.billed_time.machines.values())
     if not costs:
         return False
     axes.bar(range(1, len(costs) + 1), costs, width=0.9, color=COLORS[0])

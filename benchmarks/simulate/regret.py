@@ -43,7 +43,7 @@ def regret_of(ran: SimulationResult) -> Regret:
         bound_h=bound.makespan_h,
         bound_usd=bound.usd,
         makespan=ran.makespan_s / HOUR_S / bound.makespan_h - 1,
-        cost=ran.world.tally.billed_micro_usd / MICRO_USD / bound.usd - 1,
+        cost=ran.world.billed_time.billed_micro_usd / MICRO_USD / bound.usd - 1,
     )
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from examples.demo.display import Display, clock
-from examples.demo.report import JOB_HEADERS, SCORE_HEADERS, Outcome, checks, job_rows, score_rows, summary
+from examples.demo.report import JOB_HEADERS, SCORE_HEADERS, DemoOutcome, checks, job_rows, score_rows, summary
 from examples.demo.run import DemoRun
 from examples.demo.server import running_server
 from examples.demo.settings import KILLS, NODES, PRICE_USD_PER_HOUR, SCORED_PICTURES, SUBJECTS, DemoSettings, prepare
@@ -57,7 +57,7 @@ def main(
         raise typer.Exit(EXIT_FAILED)
 
 
-def _run(settings: DemoSettings, console: Console, *, live: bool) -> Outcome:
+def _run(settings: DemoSettings, console: Console, *, live: bool) -> DemoOutcome:
     _say(console, f"{settings.jobs} jobs on {NODES} nodes; {KILLS} times a node is killed while it works.")
     with (
         _signals_as_interrupts(),
@@ -84,7 +84,7 @@ def _signals_as_interrupts() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _print_report(settings: DemoSettings, outcome: Outcome, console: Console) -> None:
+def _print_report(settings: DemoSettings, outcome: DemoOutcome, console: Console) -> None:
     _print_table(console, JOB_HEADERS, job_rows(outcome), left=2)
     _say(console, f"at an assumed price of ${PRICE_USD_PER_HOUR:.2f} for an hour of a node", style="dim")
     if outcome.scores:

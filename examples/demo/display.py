@@ -11,7 +11,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from examples.demo.snapshot import Snapshot, changes, last_step, running_attempt
+from examples.demo.snapshot import DemoSnapshot, changes, last_step, running_attempt
 from giornata.domain.jobs.job import JobState
 from giornata.protocol.jobs import Job
 from giornata.protocol.project.admin import NodeState
@@ -27,7 +27,7 @@ class Display:
 
     def __init__(self, console: Console, *, live: bool, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._console, self._monotonic_s, self._started_s = console, monotonic_s, monotonic_s()
-        self._snapshot, self._spinner, self._status_s = Snapshot(), Spinner("dots", style="cyan"), 0.0
+        self._snapshot, self._spinner, self._status_s = DemoSnapshot(), Spinner("dots", style="cyan"), 0.0
         self._live: Live | None = None
         if live:
             self._live = Live(self, console=console, refresh_per_second=REFRESHES_PER_S, transient=True)
@@ -52,7 +52,7 @@ class Display:
         line = Text.assemble((f"{clock(self._elapsed_s):>5}  ", "dim"), (text, "yellow" if "⚡" in text else ""))
         self._console.print(line, soft_wrap=self._live is None)
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: DemoSnapshot) -> None:
         """Print each change since the last snapshot. A pipe also gets the steps of all jobs now and then."""
         before, self._snapshot = self._snapshot, snapshot
         for text in changes(before, snapshot):
@@ -78,7 +78,7 @@ def clock(elapsed_s: float) -> str:
     return f"{int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}"
 
 
-def tables(snapshot: Snapshot) -> list[RenderableType]:
+def tables(snapshot: DemoSnapshot) -> list[RenderableType]:
     """Return a table of jobs and one of nodes, without empty ones."""
     parts: list[RenderableType] = []
     if snapshot.jobs:
@@ -95,7 +95,7 @@ def _grid(columns: int) -> Table:
     return table
 
 
-def _jobs_table(snapshot: Snapshot) -> Table:
+def _jobs_table(snapshot: DemoSnapshot) -> Table:
     table = _grid(6)
     for job in snapshot.jobs:
         attempt = running_attempt(job)
@@ -119,7 +119,7 @@ def bar(job: Job, cells: int = BAR_CELLS) -> Text:
     return Text.assemble(("━" * safe, "green"), ("━" * (done - safe), "yellow"), ("─" * (cells - done), "dim"))
 
 
-def _nodes_table(snapshot: Snapshot) -> Table:
+def _nodes_table(snapshot: DemoSnapshot) -> Table:
     names = {job.id: job.name for job in snapshot.jobs}
     killed = {node.id for node in snapshot.killed}
     table = _grid(4)

@@ -25,7 +25,7 @@ Scores = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class DemoOutcome:
     """The results of the demo. `reference` repeats the job named `repeated`, without an interruption."""
 
     jobs: Sequence[Job]
@@ -53,20 +53,20 @@ class Check:
     text: str
 
 
-def checks(outcome: Outcome) -> tuple[Check, ...]:
+def checks(outcome: DemoOutcome) -> tuple[Check, ...]:
     """Return every check of the verdict."""
     done = sum(job.state is JobState.SUCCEEDED for job in outcome.all_jobs)
     succeeded = Check(held=done == len(outcome.all_jobs), text=f"{done} of {len(outcome.all_jobs)} jobs succeeded")
     return succeeded, _interrupted(outcome), _identical(outcome), _learned(outcome), _kept(outcome)
 
 
-def resumed(outcome: Outcome) -> int:
+def resumed(outcome: DemoOutcome) -> int:
     """Count the interruptions of killed jobs that resumed from a checkpoint, from the jobs' histories."""
     found = [each for job_id in outcome.killed for each in outcome.interruptions.get(job_id, ())]
     return sum(bool(each.resumed_step) for each in found)
 
 
-def _interrupted(outcome: Outcome) -> Check:
+def _interrupted(outcome: DemoOutcome) -> Check:
     held = len(set(outcome.killed)) >= KILLS and all(
         any(each.resumed_step for each in outcome.interruptions.get(job_id, ())) for job_id in outcome.killed
     )
@@ -75,13 +75,13 @@ def _interrupted(outcome: Outcome) -> Check:
     return Check(held=held, text=text)
 
 
-def identical(outcome: Outcome) -> bool:
+def identical(outcome: DemoOutcome) -> bool:
     """Return whether the interrupted job's files have the same bytes as those of the uninterrupted reference."""
     alone = not outcome.interruptions.get(outcome.reference.id) and len(outcome.reference.attempts) == 1
     return alone and len(outcome.hashes) >= FORMATS and dict(outcome.hashes) == dict(outcome.reference_hashes)
 
 
-def _identical(outcome: Outcome) -> Check:
+def _identical(outcome: DemoOutcome) -> Check:
     name, reference = outcome.repeated, outcome.reference.name
     if identical(outcome):
         return Check(held=True, text=f"{name}, interrupted, has the same bytes as {reference}, not interrupted")
@@ -92,20 +92,20 @@ def _identical(outcome: Outcome) -> Check:
     return Check(held=False, text=f"{name} and {reference} differ: {', '.join(differ) or 'no files'}")
 
 
-def _learned(outcome: Outcome) -> Check:
+def _learned(outcome: DemoOutcome) -> Check:
     """Check that the files load in diffusers, and draw subjects that the base model does not know."""
     base, lora = _column(outcome.scores, "base", "subject"), _column(outcome.scores, "lora", "subject")
     held = _scored(outcome) and _mean(lora) >= MIN_SUBJECT and not any(base) and outcome.grid.is_file()
     return Check(held=held, text=f"LoRAs draw their subjects: {_figures(base, lora, MIN_SUBJECT)}")
 
 
-def _kept(outcome: Outcome) -> Check:
+def _kept(outcome: DemoOutcome) -> Check:
     base, lora = _column(outcome.scores, "base", "old"), _column(outcome.scores, "lora", "old")
     held = _scored(outcome) and _mean(lora) >= MIN_OLD
     return Check(held=held, text=f"LoRAs keep the old forms: {_figures(base, lora, MIN_OLD)}")
 
 
-def _scored(outcome: Outcome) -> bool:
+def _scored(outcome: DemoOutcome) -> bool:
     return len(outcome.scores) == len(outcome.jobs)
 
 
@@ -133,7 +133,7 @@ def percent(fraction: float) -> str:
     return f"{round(100 * fraction)} %"
 
 
-def job_rows(outcome: Outcome) -> list[tuple[str, ...]]:
+def job_rows(outcome: DemoOutcome) -> list[tuple[str, ...]]:
     """Return one row for each job. The columns are JOB_HEADERS."""
     return [
         (
@@ -162,7 +162,7 @@ def score_rows(scores: Scores) -> list[tuple[str, ...]]:
     ]
 
 
-def summary(outcome: Outcome) -> dict[str, Any]:
+def summary(outcome: DemoOutcome) -> dict[str, Any]:
     """Return the JSON object that --json prints."""
     jobs = outcome.all_jobs
     return {

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from examples.demo.display import Display
-from examples.demo.report import Outcome, Scores
+from examples.demo.report import DemoOutcome, Scores
 from examples.demo.server import LocalServer, kill_node
 from examples.demo.settings import (
     CLASS_PICTURES,
@@ -23,7 +23,7 @@ from examples.demo.settings import (
     TIMEOUT_S,
     DemoSettings,
 )
-from examples.demo.snapshot import KillTarget, Snapshot, find_target, interruptions, last_step, present_nodes
+from examples.demo.snapshot import DemoSnapshot, KillTarget, find_target, interruptions, last_step, present_nodes
 from giornata.domain.errors import GiornataError
 from giornata.domain.jobs.job import TERMINAL, JobState
 from giornata.protocol.jobs import Job
@@ -47,7 +47,7 @@ class DemoRun:
     _kills: list[KillTarget] = field(default_factory=list)
     _reference: str | None = None
 
-    def run(self, ready: Callable[[], LocalServer]) -> Outcome:
+    def run(self, ready: Callable[[], LocalServer]) -> DemoOutcome:
         """Run every stage in order. `ready` waits for the server. Raises GiornataError when a stage fails."""
         started_s = time.monotonic()
         self._draw_pictures()
@@ -58,7 +58,7 @@ class DemoRun:
         self.display.stage("downloading every result; drawing and scoring with base model and LoRAs")
         hashes = {job.id: self._download(server, job) for job in (*jobs, reference)}
         repeated = self._kills[0].job
-        return Outcome(
+        return DemoOutcome(
             jobs=jobs,
             reference=reference,
             repeated=repeated.name,
@@ -132,17 +132,17 @@ class DemoRun:
                 raise GiornataError(f"the jobs were not done after {TIMEOUT_S:g} s")
             time.sleep(POLL_S)
 
-    def _read_snapshot(self, server: LocalServer) -> Snapshot:
+    def _read_snapshot(self, server: LocalServer) -> DemoSnapshot:
         killed = {kill.node.id: kill.node for kill in self._kills}
         nodes = present_nodes(tuple(server.client.nodes()), killed)
         names = {node.name for node in nodes}
-        return Snapshot(
+        return DemoSnapshot(
             jobs=tuple(server.client.get_job(job_id) for job_id in self._jobs),
             nodes=nodes,
             killed=tuple(node for node in killed.values() if node.name not in names),
         )
 
-    def _kill_if_possible(self, snapshot: Snapshot) -> None:
+    def _kill_if_possible(self, snapshot: DemoSnapshot) -> None:
         which = "another node, once that job goes on," if self._kills else "a node"
         self.display.stage(f"training; {which} will be killed in the middle of a job")
         target = find_target(snapshot, {earlier.job.id for earlier in self._kills})

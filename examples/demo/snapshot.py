@@ -14,7 +14,7 @@ EARLIEST_KILL, MIDDLE, LATEST_KILL = 0.25, 0.5, 0.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class DemoSnapshot:
     """Jobs in the order of their submission, the present nodes by name, and killed nodes without a replacement."""
 
     jobs: tuple[Job, ...] = ()
@@ -52,7 +52,7 @@ def present_nodes(nodes: Collection[Node], killed: Collection[str] = ()) -> tupl
     return tuple(sorted(present, key=lambda node: node.name))
 
 
-def find_target(snapshot: Snapshot, already_hit: Collection[str]) -> KillTarget | None:
+def find_target(snapshot: DemoSnapshot, already_hit: Collection[str]) -> KillTarget | None:
     """Return a node in the middle of a job whose attempt has committed a checkpoint, or None.
 
     A job in `already_hit` is left alone. While untouched jobs wait in the queue, a job that was hit resumes first.
@@ -101,7 +101,7 @@ def _interrupts(event: Event) -> bool:
     return event.type == EventType.ATTEMPT_ENDED and reason in set(Reason) and INTERRUPTION[Reason(str(reason))]
 
 
-def changes(before: Snapshot, after: Snapshot) -> Iterator[str]:
+def changes(before: DemoSnapshot, after: DemoSnapshot) -> Iterator[str]:
     """Describe what happened to each job between two snapshots."""
     known = {job.id: job for job in before.jobs}
     for job in after.jobs:

@@ -32,7 +32,7 @@ ROW_GROUP = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ExampleRow:
     """A picture's bytes, its caption as the source has it, and the reason to refuse it (None: it must be kept).
 
     `source` and `place` are the row's names in the quarantine.
@@ -46,7 +46,7 @@ class Row:
     place: str = ""
 
 
-OddRow = Callable[[Image.Image, str, Row], Row]
+OddRow = Callable[[Image.Image, str, ExampleRow], ExampleRow]
 """Makes an odd row of a picture, its caption, and the first row of the data."""
 
 
@@ -55,10 +55,10 @@ class WrittenRows:
     """The rows that were written."""
 
     folder: Path
-    rows: tuple[Row, ...]
+    rows: tuple[ExampleRow, ...]
 
     @property
-    def kept(self) -> dict[str, Row]:
+    def kept(self) -> dict[str, ExampleRow]:
         """The rows that an ingest must keep, by the sha256 of their pictures' bytes."""
         return {hashlib.sha256(row.image).hexdigest(): row for row in self.rows if row.image and not row.refusal}
 
@@ -74,27 +74,27 @@ def encoded(image: Image.Image, suffix: str, **options: Any) -> bytes:
     return file.getvalue()
 
 
-def _truncated(image: Image.Image, caption: str, _first: Row) -> Row:
+def _truncated(image: Image.Image, caption: str, _first: ExampleRow) -> ExampleRow:
     content = encoded(image, "jpg")
-    return Row(image=content[: len(content) * 2 // 3], suffix="jpg", caption=caption, refusal=Refusal.DAMAGED)
+    return ExampleRow(image=content[: len(content) * 2 // 3], suffix="jpg", caption=caption, refusal=Refusal.DAMAGED)
 
 
-def _web_page(_image: Image.Image, caption: str, _first: Row) -> Row:
+def _web_page(_image: Image.Image, caption: str, _first: ExampleRow) -> ExampleRow:
     page = f"<html><title>404</title>{caption} is gone</html>".encode()
-    return Row(image=page, suffix="jpg", caption=caption, refusal=Refusal.NOT_A_PICTURE)
+    return ExampleRow(image=page, suffix="jpg", caption=caption, refusal=Refusal.NOT_A_PICTURE)
 
 
-def _tiny(image: Image.Image, caption: str, _first: Row) -> Row:
+def _tiny(image: Image.Image, caption: str, _first: ExampleRow) -> ExampleRow:
     content = encoded(image.resize((image.width // 4, image.height // 4)), "png")
-    return Row(image=content, suffix="png", caption=caption, refusal=Refusal.TOO_SMALL)
+    return ExampleRow(image=content, suffix="png", caption=caption, refusal=Refusal.TOO_SMALL)
 
 
-def _no_caption(image: Image.Image, _caption: str, _first: Row) -> Row:
-    return Row(image=encoded(image, "png"), suffix="png", caption="  \n", refusal=Refusal.NO_CAPTION)
+def _no_caption(image: Image.Image, _caption: str, _first: ExampleRow) -> ExampleRow:
+    return ExampleRow(image=encoded(image, "png"), suffix="png", caption="  \n", refusal=Refusal.NO_CAPTION)
 
 
-def _again(_image: Image.Image, caption: str, first: Row) -> Row:
-    return Row(image=first.image, suffix=first.suffix, caption=caption, refusal=Refusal.DUPLICATE)
+def _again(_image: Image.Image, caption: str, first: ExampleRow) -> ExampleRow:
+    return ExampleRow(image=first.image, suffix=first.suffix, caption=caption, refusal=Refusal.DUPLICATE)
 
 
 ODDITIES: Mapping[str, OddRow] = {
@@ -121,7 +121,7 @@ def write_example(
     return WrittenRows(folder=folder, rows=tuple(made))
 
 
-def write_parquet(folder: Path, number: int, rows: Sequence[Row]) -> str:
+def write_parquet(folder: Path, number: int, rows: Sequence[ExampleRow]) -> str:
     """Write the file of this number, with a column that no ingest reads, and return its name.
 
     A caption that is no text is null.
@@ -139,14 +139,14 @@ def write_parquet(folder: Path, number: int, rows: Sequence[Row]) -> str:
 
 def drawn_rows(
     rows: int, oddities: int | None, *, side_px: int, seed: int, sorts: Mapping[str, OddRow] = ODDITIES
-) -> list[Row]:
+) -> list[ExampleRow]:
     """Good rows, with odd ones of all `sorts` evenly among them. The first row is a good one."""
-    made: list[Row] = []
+    made: list[ExampleRow] = []
     odd, odd_so_far = list(sorts.values()), 0
     for index in range(rows):
         suffix, options = ENCODINGS[index % len(ENCODINGS)]
         content = encoded(_picture(index, side_px=side_px, seed=seed), suffix, **options)
-        made.append(Row(image=content, suffix=suffix, caption=pictures.caption_of(index, seed=seed)))
+        made.append(ExampleRow(image=content, suffix=suffix, caption=pictures.caption_of(index, seed=seed)))
         while odd_so_far < (len(odd) if oddities is None else oddities) * (index + 1) // rows:
             number = rows + odd_so_far
             image = _picture(number, side_px=side_px, seed=seed)

@@ -25,7 +25,7 @@ BEHIND_CHECKPOINT = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alive:
+class LivingTrainer:
     """A living trainer with the last step in its trace."""
 
     pid: int
@@ -53,13 +53,13 @@ def kill_steps(config: PretrainConfig) -> list[int]:
     return found
 
 
-def victim(alive: Sequence[Alive], steps: Sequence[int], killed: Sequence[Kill]) -> Alive | None:
+def victim(alive: Sequence[LivingTrainer], steps: Sequence[int], killed: Sequence[Kill]) -> LivingTrainer | None:
     """The trainer to kill now: one in each phase. None when no kill is due."""
     done = {kill.phase for kill in killed}
     return next((each for each in alive if each.phase not in done and each.step >= steps[each.phase]), None)
 
 
-def alive_trainers(folder: Path, *, now_s: float) -> list[Alive]:
+def alive_trainers(folder: Path, *, now_s: float) -> list[LivingTrainer]:
     """The trainers whose files grew within FRESH_S, the highest rank first."""
     found = []
     for path in sorted(folder.glob("*.jsonl"), reverse=True):
@@ -67,7 +67,7 @@ def alive_trainers(folder: Path, *, now_s: float) -> list[Alive]:
             continue
         head, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
         if lines:
-            found.append(Alive(pid=head["pid"], phase=lines[-1]["phase"], step=lines[-1]["step"]))
+            found.append(LivingTrainer(pid=head["pid"], phase=lines[-1]["phase"], step=lines[-1]["step"]))
     return found
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.fixtures.browsing import ARGUMENTS, CHROMIUM, Window
+from tests.fixtures.browsing import ARGUMENTS, CHROMIUM, BrowserWindow
 from tests.fixtures.dashboard import Furnished, furnished
 from tests.system.conftest import Up, start_up, until
 
@@ -45,17 +45,17 @@ def museum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Furnished]:
 
 
 @pytest.fixture
-def window(chromium: object) -> Iterator[Callable[..., Window]]:
+def window(chromium: object) -> Iterator[Callable[..., BrowserWindow]]:
     """Open windows, each with its own cookies. At the end none has said an error or asked another origin."""
-    opened: list[Window] = []
+    opened: list[BrowserWindow] = []
 
-    def open_one(installation: Furnished | Up, *, scheme: str = "light", width: int = 1280) -> Window:
+    def open_one(installation: Furnished | Up, *, scheme: str = "light", width: int = 1280) -> BrowserWindow:
         context = chromium.new_context(  # type: ignore[attr-defined]
             color_scheme=scheme, viewport={"width": width, "height": 900}, reduced_motion="reduce"
         )
         context.set_default_timeout(20_000)
         url = installation.url if isinstance(installation, Up) else installation.served.url
-        opened.append(Window(url=url, make_link=lambda: _link(installation), context=context))
+        opened.append(BrowserWindow(url=url, make_link=lambda: _link(installation), context=context))
         return opened[-1]
 
     yield open_one

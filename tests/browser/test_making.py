@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from PIL import Image, ImageDraw
-from tests.fixtures.browsing import Window
+from tests.fixtures.browsing import BrowserWindow
 from tests.fixtures.dashboard import PROJECT, Furnished
 from tests.fixtures.picture_rig import PictureRig
 from tests.fixtures.store_rig import StoreRig
@@ -49,7 +49,7 @@ def drawn(width: int, height: int, shade: int) -> bytes:
 
 
 def test_pictures_become_a_job_and_survive_a_reload_on_the_way(
-    installation: Furnished, window: Callable[..., Window], tmp_path: Path
+    installation: Furnished, window: Callable[..., BrowserWindow], tmp_path: Path
 ) -> None:
     files = [tmp_path / f"dog {number}.png" for number in range(5)]
     for number, file in enumerate(files):
@@ -85,7 +85,7 @@ def test_pictures_become_a_job_and_survive_a_reload_on_the_way(
 
 
 def test_pictures_that_are_dropped_on_the_first_page_wait_in_a_new_training(
-    installation: Furnished, window: Callable[..., Window], tmp_path: Path
+    installation: Furnished, window: Callable[..., BrowserWindow], tmp_path: Path
 ) -> None:
     here = window(installation)
     here.follow_link()
@@ -119,7 +119,7 @@ def test_pictures_that_are_dropped_on_the_first_page_wait_in_a_new_training(
 
 
 def test_pictures_reach_a_storage_of_another_origin_and_a_reload_in_between_loses_none(
-    installation: Furnished, window: Callable[..., Window], tmp_path: Path
+    installation: Furnished, window: Callable[..., BrowserWindow], tmp_path: Path
 ) -> None:
     distant = DistantBlobs(installation.served.ctx.blobs)
     installation.served.app.state.context = replace(installation.served.app.state.context, blobs=distant)
@@ -151,7 +151,7 @@ def test_pictures_reach_a_storage_of_another_origin_and_a_reload_in_between_lose
 
 
 def test_jobs_are_chosen_and_compared_by_keyboard_alone(
-    installation: Furnished, window: Callable[..., Window]
+    installation: Furnished, window: Callable[..., BrowserWindow]
 ) -> None:
     here = window(installation)
     here.follow_link()
@@ -166,7 +166,7 @@ def test_jobs_are_chosen_and_compared_by_keyboard_alone(
 
 
 def test_ordered_pictures_appear_while_they_are_drawn_and_give_their_settings(
-    installation: Furnished, window: Callable[..., Window]
+    installation: Furnished, window: Callable[..., BrowserWindow]
 ) -> None:
     here = window(installation)
     here.follow_link()

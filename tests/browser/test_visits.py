@@ -1,11 +1,10 @@
 """What people do in a browser: sign in, watch a job, choose and cancel, with the mouse and without."""
 
-import re
 from collections.abc import Callable
 
 import pytest
-from tests.fixtures.browsing import Window
-from tests.fixtures.dashboard import OTHER, PROJECT, STEPS, Furnished, pages_of
+from tests.fixtures.browsing import BrowserWindow
+from tests.fixtures.dashboard import PROJECT, STEPS, Furnished, pages_of
 from tests.fixtures.people import PASSWORD
 
 from giornata.control.attempts.ending.complete import complete
@@ -20,39 +19,8 @@ expect = getattr(sync_api, "expect", None)
 NO_SERVER = ("ERR_CONNECTION_", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE", "htmx:")
 
 
-def test_a_person_signs_in_by_keyboard_alone_sees_the_jobs_and_signs_out(
-    installation: Furnished, window: Callable[..., Window]
-) -> None:
-    here = window(installation)
-    page = here.page
-    page.goto(f"{here.url}/")
-    page.keyboard.press("Tab")
-    page.keyboard.type(installation.member.email)
-    page.keyboard.press("Tab")
-    page.keyboard.type(PASSWORD)
-    page.keyboard.press("Enter")
-    page.wait_for_url(f"**/projects/{PROJECT}")
-    expect(page.get_by_role("heading", name="Today")).to_be_visible()
-    page.keyboard.press("Tab")
-    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
-    for _ in range(3):
-        page.keyboard.press("Tab")
-    expect(page.get_by_role("link", name="Jobs", exact=True)).to_be_focused()
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("link", name="watercolor style")).to_be_visible()
-    page.get_by_text("mia", exact=True).focus()
-    page.keyboard.press("Enter")
-    for _ in range(3):  # the theme, the account, and the way out
-        page.keyboard.press("Tab")
-    expect(page.get_by_role("button", name="Sign out")).to_be_focused()
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
-    page.goto(here.url + pages_of(installation)["jobs"])
-    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
-
-
 def test_a_sign_in_leads_back_to_the_page_that_was_wanted(
-    installation: Furnished, window: Callable[..., Window]
+    installation: Furnished, window: Callable[..., BrowserWindow]
 ) -> None:
     here = window(installation)
     here.page.goto(here.url + pages_of(installation)["job"])
@@ -62,7 +30,9 @@ def test_a_sign_in_leads_back_to_the_page_that_was_wanted(
     expect(here.page.get_by_role("heading", name="portrait of a red fox")).to_be_visible()
 
 
-def test_a_job_is_watched_to_its_end_without_a_reload(installation: Furnished, window: Callable[..., Window]) -> None:
+def test_a_job_is_watched_to_its_end_without_a_reload(
+    installation: Furnished, window: Callable[..., BrowserWindow]
+) -> None:
     here, ctx, attempt_id = window(installation), installation.served.ctx, installation.running.attempt_id
     page = here.page
     here.sign_in(installation.owner)
@@ -84,7 +54,7 @@ def test_a_job_is_watched_to_its_end_without_a_reload(installation: Furnished, w
 
 
 def test_a_page_without_a_connection_says_so_and_goes_on_by_itself(
-    installation: Furnished, window: Callable[..., Window]
+    installation: Furnished, window: Callable[..., BrowserWindow]
 ) -> None:
     here, ctx = window(installation), installation.served.ctx
     page = here.page
@@ -102,7 +72,7 @@ def test_a_page_without_a_connection_says_so_and_goes_on_by_itself(
 
 
 def test_pages_of_a_restarted_server_go_on_by_themselves_and_show_no_wrong_number(
-    installation: Furnished, window: Callable[..., Window]
+    installation: Furnished, window: Callable[..., BrowserWindow]
 ) -> None:
     job, listed, ctx = window(installation), window(installation), installation.served.ctx
     for here, name in ((job, "job-running"), (listed, "jobs")):
@@ -127,21 +97,8 @@ def test_pages_of_a_restarted_server_go_on_by_themselves_and_show_no_wrong_numbe
         here.complaints[:] = [said for said in here.complaints if not any(each in said for each in NO_SERVER)]
 
 
-def test_chosen_jobs_are_canceled_by_keyboard(installation: Furnished, window: Callable[..., Window]) -> None:
-    here = window(installation)
-    page = here.page
-    here.sign_in(installation.member)
-    here.go(pages_of(installation)["jobs"])
-    page.get_by_label("Choose my grandmother's garden").focus()
-    page.keyboard.press("Space")
-    page.get_by_role("button", name="Cancel the chosen").focus()
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("status").filter(has_text="were canceled")).to_be_visible()
-    expect(page.get_by_role("row", name=re.compile("grandmother"))).to_contain_text("canceled")
-
-
 def test_curves_of_a_long_job_reach_its_last_step_and_say_that_they_are_thinned(
-    museum: Furnished, window: Callable[..., Window]
+    museum: Furnished, window: Callable[..., BrowserWindow]
 ) -> None:
     job_id, last = museum.hostile_job, 40_000
     rows = [{"step": step, "values": {"loss": 1 / step}} for step in range(1_000, last + 1)]
@@ -157,19 +114,7 @@ def test_curves_of_a_long_job_reach_its_last_step_and_say_that_they_are_thinned(
     expect(here.page.locator(".chart-said")).to_contain_text("one point for up to 100 steps")
 
 
-def test_the_slider_of_samples_goes_by_keyboard(museum: Furnished, window: Callable[..., Window]) -> None:
-    here = window(museum)
-    here.sign_in(museum.viewer)
-    here.go(pages_of(museum)["job"])
-    slider = here.page.get_by_label("Samples by step")
-    slider.focus()
-    expect(here.page.get_by_alt_text("Samples at the end")).to_be_visible()
-    here.page.keyboard.press("ArrowLeft")
-    expect(here.page.get_by_alt_text("Samples at step 350")).to_be_visible()
-    expect(here.page.get_by_alt_text("Samples at the end")).to_be_hidden()
-
-
-def test_a_chosen_theme_stays(museum: Furnished, window: Callable[..., Window]) -> None:
+def test_a_chosen_theme_stays(museum: Furnished, window: Callable[..., BrowserWindow]) -> None:
     here = window(museum)
     here.sign_in(museum.viewer)
     before = here.page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -178,24 +123,7 @@ def test_a_chosen_theme_stays(museum: Furnished, window: Callable[..., Window]) 
     assert here.page.evaluate("getComputedStyle(document.body).backgroundColor") != before
 
 
-def test_two_people_side_by_side_see_their_own_project_alone(
-    museum: Furnished, window: Callable[..., Window]
-) -> None:
-    ann, bob = window(museum), window(museum)
-    ann.sign_in(museum.owner)
-    bob.sign_in(museum.stranger)
-    expect(ann.page.get_by_role("link", name="watercolor style").first).to_be_visible()
-    expect(bob.page.get_by_role("link", name="of another project").first).to_be_visible()
-    expect(bob.page.get_by_role("link", name="watercolor style")).to_have_count(0)
-    bob.page.goto(bob.url + pages_of(museum)["job"])
-    expect(bob.page.get_by_role("heading", name="Not Found")).to_be_visible()
-    ann.page.goto(f"{ann.url}/dashboard/projects/{OTHER}/jobs/{museum.stranger_job}")
-    expect(ann.page.get_by_role("heading", name="Not Found")).to_be_visible()
-    for each in (ann, bob):
-        each.complaints[:] = [said for said in each.complaints if "404" not in said]
-
-
-def test_a_one_time_link_signs_in_once(museum: Furnished, window: Callable[..., Window]) -> None:
+def test_a_one_time_link_signs_in_once(museum: Furnished, window: Callable[..., BrowserWindow]) -> None:
     first, second = window(museum), window(museum)
     first.follow_link()
     expect(first.page.get_by_role("heading", name="Today")).to_be_visible()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from PIL import Image, ImageDraw
 from safetensors.numpy import load_file
-from tests.fixtures.browsing import SCREENSHOTS, Window
+from tests.fixtures.browsing import SCREENSHOTS, BrowserWindow
 from tests.system.conftest import Up, until
 
 from giornata.diffusion.tiny.tiny_model import build_tiny_model
@@ -45,7 +45,7 @@ WATCH = """() => {
 
 
 def test_pictures_become_a_lora_and_a_picture_although_a_node_is_killed(
-    start_up: Callable[..., Up], window: Callable[..., Window], tmp_path: Path
+    start_up: Callable[..., Up], window: Callable[..., BrowserWindow], tmp_path: Path
 ) -> None:
     model = build_tiny_model(tmp_path / "tiny")
     up = start_up("--nodes", "2", "--lease", "2", "--price", "0.36")

@@ -39,7 +39,7 @@ def test_every_test_that_it_names_exists() -> None:
     assert missing == []
 
 
-def test_nothing_else_is_named() -> None:
+def test_row_of_a_defect_names_its_tests_and_no_other() -> None:
     for row in ROWS:
         assert len(row) == 4, row[0]
         assert row[3] == "–" or ", ".join(f"`{file}::{test}`" for file, test in named_in(row)) == row[3], row[0]

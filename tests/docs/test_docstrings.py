@@ -3,13 +3,11 @@
 import ast
 import re
 from collections.abc import Iterator
-from functools import cache
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
+from tests.fixtures.parsed_code import modules, nodes
 
-PACKAGE = Path(__file__).parents[2] / "src" / "giornata"
 NO_SUBJECT = re.compile(
     r"(Who|Whose|Whoever|What|Whatever|Nobody|It|Its|They|These|Those|How|So (?:many|much|long)|Likewise)\b"
 )
@@ -19,14 +17,9 @@ TEXTS = {"description", "help"}
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-@cache
-def modules() -> dict[str, ast.Module]:
-    return {str(file.relative_to(PACKAGE)): ast.parse(file.read_text()) for file in sorted(PACKAGE.rglob("*.py"))}
-
-
 def attribute_docs(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Each text that stands alone right behind an assignment, with its line."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         body = getattr(node, "body", None)
         for before, after in pairwise(body) if isinstance(body, list) else ():
             if isinstance(before, ast.Assign | ast.AnnAssign) and isinstance(after, ast.Expr):
@@ -37,14 +30,14 @@ def attribute_docs(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Each docstring of a module, a class or a function, with the line of its owner."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, Documented) and (text := ast.get_docstring(node)) is not None:
             yield 1 if isinstance(node, ast.Module) else node.lineno, text
 
 
 def helps(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Each text of a field, a query parameter or an option, with its line."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         for keyword in node.keywords if isinstance(node, ast.Call) else ():
             value = keyword.value
             if keyword.arg in TEXTS and isinstance(value, ast.Constant) and isinstance(value.value, str):

@@ -10,28 +10,28 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.fixtures.parsed_code import modules, nodes
 
 from giornata.domain.jobs.admission import Answer
 from giornata.domain.jobs.reasons import Reason
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-SOURCE = ROOT / "src" / "giornata"
 
 
 def constants(folder: str, pattern: str) -> set[str]:
     """Every text of that form in the code of a folder."""
     return {
         node.value
-        for file in (SOURCE / folder).rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
+        for file, tree in modules().items()
+        for node in (nodes(tree) if file.startswith(folder) else ())
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(pattern, node.value)
     }
 
 
 def test_every_metric_is_in_the_reference() -> None:
     page = (DOCS / "reference" / "api.md").read_text()
-    names = constants("api", r"giornata_[a-z_]+")
+    names = constants("api/", r"giornata_[a-z_]+")
     assert len(names) > 25
     assert sorted(name for name in names if not re.search(rf"`{name}(_total)?`", page)) == []
 
@@ -39,8 +39,8 @@ def test_every_metric_is_in_the_reference() -> None:
 def claim_reasons() -> set[str]:
     """Every reason that a server gives to a node without a lease."""
     found = {answer.value for answer in Answer if answer not in (Answer.YES, Answer.CANARY)}
-    for file in (SOURCE / "control" / "attempts").rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+    for file, tree in modules().items():
+        for node in nodes(tree) if file.startswith("control/attempts/") else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ClaimReply":
                 named = [each.value for each in node.keywords if each.arg == "reason"]
                 found |= {each.value for each in named if isinstance(each, ast.Constant)}

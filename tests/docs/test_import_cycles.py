@@ -4,26 +4,27 @@ import ast
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2] / "src"
+from tests.fixtures.parsed_code import modules, nodes
 
 
-def imports_of(path: Path, modules: dict[str, Path]) -> set[str]:
+def imports_of(tree: ast.Module, names: set[str]) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(tree):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
-                found.add(inner if inner in modules else node.module)
+                found.add(inner if inner in names else node.module)
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-    return found & set(modules)
+    return found & names
+
+
+def name_of(path: str) -> str:
+    return ".".join(("giornata", *Path(path).with_suffix("").parts)).removesuffix(".__init__")
 
 
 def test_imports_have_no_cycle() -> None:
-    paths = sorted((ROOT / "giornata").rglob("*.py"))
-    modules = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths
-    }
-    graph = {name: imports_of(path, modules) - {name} for name, path in modules.items()}
+    trees = {name_of(path): tree for path, tree in modules().items()}
+    graph = {name: imports_of(tree, set(trees)) - {name} for name, tree in trees.items()}
     assert len(graph) > 100
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules

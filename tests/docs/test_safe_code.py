@@ -3,12 +3,10 @@
 import ast
 import re
 from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 
 import pytest
+from tests.fixtures.parsed_code import modules, nodes
 
-PACKAGE = Path(__file__).parents[2] / "src" / "giornata"
 SECRET_WORDS = {"secret", "token", "signature", "password", "csrf", "mac", "hmac"}
 # Words that stand beside those above in names of what is no secret itself.
 NO_SECRETS = {
@@ -42,11 +40,6 @@ ALLOWED = {
 WEIGHTLESS = re.compile(r"(Tokenizer|Scheduler|Processor\w*|ProcessorPil)$")
 
 
-@cache
-def modules() -> dict[str, ast.Module]:
-    return {str(file.relative_to(PACKAGE)): ast.parse(file.read_text()) for file in sorted(PACKAGE.rglob("*.py"))}
-
-
 def dotted(node: ast.AST) -> str:
     """`a.b.c` of a name or an attribute; a question mark for anything else."""
     if isinstance(node, ast.Attribute):
@@ -63,9 +56,9 @@ def names_a_secret(node: ast.AST) -> bool:
     return name.upper() != name and bool(words & SECRET_WORDS) and not words & NO_SECRETS
 
 
-def compared_secrets(tree: ast.AST) -> Iterator[int]:
+def compared_secrets(tree: ast.Module) -> Iterator[int]:
     """Lines on which a secret is compared with another value by `==`, `!=` or `in`."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Compare) and any(
             isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for op in node.ops
         ):
@@ -76,22 +69,21 @@ def compared_secrets(tree: ast.AST) -> Iterator[int]:
                 yield node.lineno
 
 
-def unpickled(tree: ast.AST) -> set[str]:
+def unpickled(tree: ast.Module) -> set[str]:
     """Functions called that can run the code of what they read."""
-    calls = {dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    calls = {dotted(node.func) for node in nodes(tree) if isinstance(node, ast.Call)}
     return {name for name in calls if UNPICKLE.match(name)}
 
 
 def careless_weights(tree: ast.Module) -> Iterator[int]:
     """Lines on which weights are loaded from a folder or a hub without insisting on safetensors."""
-    text = ast.unparse(tree)
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
         if node.func.attr != "from_pretrained" or WEIGHTLESS.search(dotted(node.func.value)):
             continue
         given = {each.arg for each in node.keywords}
-        by_options = None in given and "'use_safetensors': True" in text
+        by_options = None in given and "'use_safetensors': True" in ast.unparse(tree)
         if "use_safetensors" not in given and not by_options:
             yield node.lineno
 
@@ -101,7 +93,7 @@ def test_secrets_are_compared_in_constant_time_alone() -> None:
     assert found == NOT_SECRET, "use hmac.compare_digest"
 
 
-def test_nothing_unpickles_or_evaluates_but_what_one_run_made_itself() -> None:
+def test_code_unpickles_and_evaluates_only_what_its_own_run_made() -> None:
     found = {name: calls for name, tree in modules().items() if (calls := unpickled(tree))}
     assert found == ALLOWED
 

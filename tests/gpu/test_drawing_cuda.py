@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tests.fixtures.drawing import Wanted, said, scheduler_of, sizes
+from tests.fixtures.drawing import ReferencePicture, said, scheduler_of, sizes
 from tests.fixtures.train_rig import RecordingReporter
 
 from giornata.diffusion.base.models import ModelLocation, load_model
@@ -21,6 +21,9 @@ from giornata.diffusion.sampling.rows import DenoisingRow
 from giornata.diffusion.shapes.model import copy_drawing_model
 from giornata.protocol.generation.picture import PictureParams
 from giornata.protocol.node.pipe import Start
+from giornata.protocol.training.optimization import Compile
+from giornata.workloads.generate.compiling import DrawingCompiler
+from giornata.workloads.generate.warm_models import PLAIN
 from giornata.workloads.generate.workload import GenerateWorkload
 
 torch = pytest.importorskip("torch")
@@ -41,13 +44,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy_drawing_model(tmp_path_factory.mktemp("model") / "shapes")
 
 
-def drawn(model: Path, folder: Path, places: range) -> list[bytes]:
+def drawn(model: Path, folder: Path, places: range, *, compiler: DrawingCompiler = PLAIN) -> list[bytes]:
     """The files of the pictures at these places, drawn in one lease by a workload of its own."""
     folder.mkdir()
     pictures = [{"order_id": "order_1", "number": place, "params": params(model, place)} for place in places]
     names = {"attempt": folder.name, "job": "", "kind": "generate"}
     reporter = RecordingReporter()
-    workload = GenerateWorkload(device=DEVICE, rows=len(PROMPTS))
+    workload = GenerateWorkload(device=DEVICE, rows=len(PROMPTS), compiler=compiler)
     workload.run(Start(**names, spec={"pictures": pictures}, directory=folder, inputs=()), reporter)
     assert not reporter.failed_pictures
     paths = [reporter.pictures["order_1", place][0] for place in places]
@@ -78,12 +81,23 @@ def test_rows_of_a_batch_are_within_one_level_of_pictures_alone(model: Path, tmp
     assert max(furthest) <= ONE_LEVEL, furthest
 
 
+def test_rows_by_kernels_are_within_one_level_of_plain_rows(model: Path, tmp_path: Path) -> None:
+    places = range(len(PROMPTS))
+    compiled = drawn(model, tmp_path / "compiled", places, compiler=DrawingCompiler(choice=Compile.ON))
+    plain = drawn(model, tmp_path / "plain", places)
+    furthest = [int(np.abs(pixels(one) - pixels(other)).max()) for one, other in zip(compiled, plain, strict=True)]
+    assert max(furthest) <= ONE_LEVEL, furthest
+    assert all(b'"compile"' in png for png in compiled)
+
+
 def test_evaluations_run_ahead_of_the_device_and_stay_finite_in_half_precision(model: Path) -> None:
     """After the first evaluation whoever waits for the device gets an error."""
     dtype = torch.float16 if DEVICE == "cuda" else torch.float32
     base = load_model(ModelLocation(name=str(model), key="shapes"), device=DEVICE, dtype=dtype)
     look_up_attention_once(base.unet)
-    rows = [_row(base, Wanted(seed=place, steps=STEPS, prompt=prompt)) for place, prompt in enumerate(PROMPTS)]
+    rows = [
+        _row(base, ReferencePicture(seed=place, steps=STEPS, prompt=prompt)) for place, prompt in enumerate(PROMPTS)
+    ]
     denoiser = Denoiser(base.unet)
     denoiser.step(rows)
     try:
@@ -99,7 +113,7 @@ def test_evaluations_run_ahead_of_the_device_and_stay_finite_in_half_precision(m
     assert all(np.ptp(np.asarray(picture)) > 0 for picture in pictures)
 
 
-def _row(base: Any, wanted: Wanted) -> DenoisingRow:
+def _row(base: Any, wanted: ReferencePicture) -> DenoisingRow:
     generator = initial_latents.seeded(wanted.seed)
     schedule = RowSchedule.whole(scheduler_of(base, wanted), wanted.steps, generator=generator)
     return DenoisingRow(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.joint_train_rig import Table
+from tests.fixtures.joint_train_rig import JointReporter
 from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures, spec_for
 
 from giornata.diffusion.draws.determinism import fix_determinism
@@ -39,7 +39,7 @@ class Stopping(RecordingReporter):
 
     asked = 0
 
-    def wish(self) -> AgentRequest:
+    def agent_request(self) -> AgentRequest:
         self.asked += self.phases[-1][0] == "training"
         return AgentRequest.CHECKPOINT_AND_STOP if self.asked == STOP_AT else AgentRequest.GO_ON
 
@@ -119,7 +119,7 @@ def test_two_jobs_in_one_batch_by_graph_have_the_bytes_of_two_by_plain_passes(mo
             train_rig = rig_of(model, tmp_path / graphs / name, **changes)
             start = train_rig.start().model_copy(update={"job": name})
             entries[name] = start, RecordingReporter()
-        table = Table(waiting=deque(entries.values()))
+        table = JointReporter(waiting=deque(entries.values()))
         TrainWorkload(device="cuda", places=2, clock=lambda: 0.0).run_many(table)
         return {name: (reporter, table.ends[name]) for name, (_, reporter) in entries.items()}
 

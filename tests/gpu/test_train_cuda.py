@@ -44,7 +44,8 @@ def train_rig(request: pytest.FixtureRequest, tmp_path: Path) -> TrainRig:
 def test_stopped_and_resumed_in_a_fresh_workload(train_rig: TrainRig, stop_at: int) -> None:
     whole = train_rig.run(workload=TrainWorkload(device="cuda"))
     first = train_rig.run(
-        RecordingReporter(wishes={stop_at: AgentRequest.CHECKPOINT_AND_STOP}), workload=TrainWorkload(device="cuda")
+        RecordingReporter(agent_requests={stop_at: AgentRequest.CHECKPOINT_AND_STOP}),
+        workload=TrainWorkload(device="cuda"),
     )
     second = train_rig.run(workload=TrainWorkload(device="cuda"), resume=train_rig.resume_point(first, stop_at))
     assert second.artifacts == whole.artifacts

@@ -35,7 +35,7 @@ class Strict(RecordingReporter):
 
     done = 0
 
-    def wish(self) -> AgentRequest:
+    def agent_request(self) -> AgentRequest:
         if self.phases[-1][0] == "training":
             self.done += 1
             torch.cuda.set_sync_debug_mode("error" if self.done < STEPS - 1 else "default")

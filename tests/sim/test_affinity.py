@@ -15,7 +15,7 @@ from giornata.simulate.affinity.cases import (
     outage_marks,
     play_case,
 )
-from giornata.simulate.affinity.routed_fleet import RoutedFleet, Served
+from giornata.simulate.affinity.routed_fleet import RoutedFleet, ServedRequest
 from giornata.simulate.affinity.setting import AffinitySetting
 
 POLICY = RoutingPolicy()
@@ -114,7 +114,7 @@ def test_loads_after_an_outage_are_told_in_two_halves_of_twenty_minutes() -> Non
     setting = AffinitySetting(warm_up_s=0.0, measured_s=3600.0, outage_from_s=600.0, outage_s=600.0)
     spans = ((0, 600, 0.5), (1200, 1800, 0.1), (1800, 2400, 0.6))
     served = [
-        Served(arrived_ms=1000 * at_s, began_ms=1000 * at_s, loaded=number % 10 < 10 * share)
+        ServedRequest(arrived_ms=1000 * at_s, began_ms=1000 * at_s, loaded=number % 10 < 10 * share)
         for from_s, to_s, share in spans
         for number, at_s in enumerate(range(from_s, to_s))
     ]

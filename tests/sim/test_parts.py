@@ -18,8 +18,8 @@ from giornata.simulate.rented.course import HOUR_MS, StepTimeline, hour_factor
 from giornata.simulate.rented.machines import HOUR_NOISE, STEP_NOISE, MachinePool, SimulatedMachine
 from giornata.simulate.rented.provider import Container, ModeledFleet, SimulatedNode, SimulatedOffer
 from giornata.simulate.rented.trainer import ANCESTOR_TRAINER
+from giornata.simulate.results.billed_time import IDLE, TRAIN, BilledTime, InstanceTimer
 from giornata.simulate.results.story import JobTrace
-from giornata.simulate.results.tally import IDLE, TRAIN, BilledTime, InstanceTimer
 from giornata.simulate.run import plan_fault
 from giornata.simulate.scenario import PlannedFault
 from giornata.simulate.scenarios import SCENARIOS
@@ -42,16 +42,16 @@ class Tenant(SimulatedNode):
 
 
 def _fleet(**offer: object) -> tuple[Agenda, ModeledFleet, BilledTime]:
-    agenda, tally = Agenda(), BilledTime()
+    agenda, billed_time = Agenda(), BilledTime()
     plain: dict[str, object] = {"mtbi_s": math.inf, "start_min": ((0.0, 1.0), (1.0, 1.0))}
     fleet = ModeledFleet(
         SimulatedOffer(**{**plain, **offer}),  # type: ignore[arg-type]
         agenda=agenda,
         seed=0,
-        tally=tally,
+        billed_time=billed_time,
         settle=lambda _: Tenant(),
     )
-    return agenda, fleet, tally
+    return agenda, fleet, billed_time
 
 
 def _until(agenda: Agenda, seconds: float) -> None:
@@ -84,25 +84,25 @@ def test_instances_come_by_the_published_curve():
 
 
 def test_simulated_fleet_bills_only_running_nodes_by_the_second():
-    agenda, fleet, tally = _fleet()
+    agenda, fleet, billed_time = _fleet()
     fleet.desired(1)
     _until(agenda, 59)
     assert fleet.running == 0
     _until(agenda, 101)
     assert fleet.running == 1
     fleet.desired(0)
-    assert tally.billed_ms == 100_000
-    assert tally.billed_micro_usd == pytest.approx(324_000 * 100 / 3600)
+    assert billed_time.billed_ms == 100_000
+    assert billed_time.billed_micro_usd == pytest.approx(324_000 * 100 / 3600)
 
 
 def test_a_spike_costs_more_while_it_lasts():
-    agenda, fleet, tally = _fleet(spike=(100.0, 150.0, 4.0))
+    agenda, fleet, billed_time = _fleet(spike=(100.0, 150.0, 4.0))
     fleet.desired(1)
     _until(agenda, 120)
     assert fleet.price().micro_usd_per_hour == 4 * 324_000
     _until(agenda, 100)
     fleet.desired(0)
-    assert tally.billed_micro_usd == pytest.approx(324_000 * (160 + 3 * 50) / 3600)
+    assert billed_time.billed_micro_usd == pytest.approx(324_000 * (160 + 3 * 50) / 3600)
 
 
 def test_interrupted_instance_is_replaced_and_zombie_node_lives_on():
@@ -163,21 +163,31 @@ def test_instances_named_as_leaving_end_first():
 
 
 def test_an_attempt_that_brought_nothing_is_lost_with_what_came_before_it():
-    tally = BilledTime()
-    account = InstanceTimer(tally, at_ms=0)
+    billed_time = BilledTime()
+    account = InstanceTimer(billed_time, at_ms=0)
     account.turn("model", at_ms=1000)
     account.turn(TRAIN, at_ms=3000)
     account.settle(useful_share=0.0, at_ms=10_000)
-    assert (tally.idle_ms, tally.lost_ms, tally.useful_ms, tally.startup_ms) == (1000, 9000, 0, 0)
+    assert (billed_time.idle_ms, billed_time.lost_ms, billed_time.useful_ms, billed_time.startup_ms) == (
+        1000,
+        9000,
+        0,
+        0,
+    )
     account.turn("model", at_ms=10_000)
     account.turn(TRAIN, at_ms=12_000)
     account.turn(IDLE, at_ms=22_000)
     account.settle(useful_share=0.75, at_ms=23_000)
     account.close(at_ms=25_000)
     account.turn(TRAIN, at_ms=99_000)  # nobody pays for that
-    assert (tally.idle_ms, tally.lost_ms, tally.useful_ms, tally.startup_ms) == (4000, 11_500, 7500, 2000)
-    tally.billed_ms = 25_000
-    assert tally.unaccounted_ms == 0
+    assert (billed_time.idle_ms, billed_time.lost_ms, billed_time.useful_ms, billed_time.startup_ms) == (
+        4000,
+        11_500,
+        7500,
+        2000,
+    )
+    billed_time.billed_ms = 25_000
+    assert billed_time.unaccounted_ms == 0
 
 
 def test_machines_are_what_they_are_and_have_a_tail():
@@ -222,8 +232,8 @@ def test_an_attempt_that_outlives_its_container_is_counted_once():
     for at_s in (100.0, 150.0):
         world.agenda.at(start_ms + round(at_s * 1000), lambda: world.note_ended(work, machine))
     world.agenda.run(until=lambda: world.agenda.elapsed_s() >= 150.0, latest_ms=start_ms + 200_000)
-    assert world.tally.attempt_ms == 150_000
-    assert world.tally.steps == 150
+    assert world.billed_time.attempt_ms == 150_000
+    assert world.billed_time.steps == 150
 
 
 def _course(machine: SimulatedMachine, *, steps: int = 4000, start_ms: int = 1_790_000_123_456) -> StepTimeline:

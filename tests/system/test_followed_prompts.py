@@ -8,7 +8,7 @@ from diffusers import EulerDiscreteScheduler
 from PIL import Image
 from tests.system.conftest import Up
 from tools.tiny_shapes.evaluate import GUIDANCE, STEPS, draw_prompts, load
-from tools.tiny_shapes.scoring import ScoreCounts, Scorer, tally
+from tools.tiny_shapes.scoring import ScoreCounts, Scorer, count_scores
 
 from giornata.diffusion.shapes.model import copy_drawing_model
 from giornata.diffusion.shapes.pictures import SIZE_PX, grid
@@ -44,4 +44,4 @@ def test_pictures_of_the_fleet_follow_their_prompts_as_those_of_the_pipeline_do(
 
 def _score(pictures: list[Image.Image]) -> ScoreCounts:
     scorer = Scorer()
-    return tally([scorer.read(picture.convert("RGB")) for picture in pictures], ASKED)
+    return count_scores([scorer.read(picture.convert("RGB")) for picture in pictures], ASKED)

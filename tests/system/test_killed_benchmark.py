@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.fixtures.chaos_proxy import Trap
 from tests.system.conftest import PATIENCE_S
-from tests.system.faults.ordered_pictures import Gate, files_of, png_of, rows_of
+from tests.system.faults.ordered_pictures import PromptGate, files_of, png_of, rows_of
 from tests.system.faults.processes import CLEAN, RunningNode
 from tests.system.faults.rig import Rig, running_rig
 from tests.system.faults.setup import PATIENT
@@ -77,7 +77,7 @@ def drawing(nodes: list[RunningNode], pid: int) -> RunningNode:
 
 
 def test_benchmark_whose_nodes_and_command_are_killed_draws_every_picture_once(rig: Rig, tmp_path: Path) -> None:
-    gates = [Gate(tmp_path), Gate(tmp_path)]
+    gates = [PromptGate(tmp_path), PromptGate(tmp_path)]
     command = BenchCommand(rig, tmp_path, [f"{gates[0].word} fox", f"{gates[1].word} {{red|blue}}", "a __animal__"])
     nodes = [rig.start_drawing_node(**NODE) for _ in range(2)]
     second_order = rig.control.set(Trap("POST", "^/v1/jobs$", skip=1, hold_reply=True))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.system.faults.ordered_pictures import Gate, OrderedPictures
+from tests.system.faults.ordered_pictures import OrderedPictures, PromptGate
 from tests.system.faults.rig import Rig, running_rig
 from tests.system.faults.setup import PATIENT
 
@@ -17,7 +17,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 
 def test_an_order_of_forty_pictures_is_whole_when_a_node_dies_in_the_middle(rig: Rig, tmp_path: Path) -> None:
-    gate = Gate(tmp_path)
+    gate = PromptGate(tmp_path)
     prompts = ["sleep=0.02"] * 40
     prompts[20] = gate.word
     nodes = [rig.start_drawing_node(max_pictures=8, companion_every_s=0.2) for _ in range(2)]

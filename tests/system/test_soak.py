@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.system.faults.processes import CLEAN
-from tests.system.soak.gauges import Gauge, Sample, growth
+from tests.system.soak.gauges import Gauge, GaugeSample, growth
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 540.0
@@ -30,11 +30,11 @@ def test_a_minute_of_everything_at_once():
 
 
 def test_soak_report_names_growing_memory_and_table_rows():
-    def sample(number: int, *, rss_mib: float, attempts: int) -> Sample:
+    def sample(number: int, *, rss_mib: float, attempts: int) -> GaugeSample:
         process = Gauge(cpu_s=0.0, rss_mib=rss_mib, files=20, threads=9)
         ended = 10 * (number + 1)
         rows = {"jobs": ended, "attempts": attempts * ended}
-        return Sample(
+        return GaugeSample(
             at_s=60.0 * number,
             processes={"server": process},
             rows=rows,

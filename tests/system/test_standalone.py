@@ -105,7 +105,7 @@ def whole(ground: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, b
     return tool.result()
 
 
-class Receiver:
+class PostReceiver:
     """A web server that keeps what is posted to it."""
 
     def __init__(self) -> None:
@@ -137,8 +137,8 @@ class Receiver:
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    receiver = Receiver()
+def receiver() -> Iterator[PostReceiver]:
+    receiver = PostReceiver()
     yield receiver
     receiver.server.shutdown()
     receiver.server.server_close()

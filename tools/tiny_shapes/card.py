@@ -5,15 +5,15 @@ from typing import Any
 
 from giornata.diffusion.shapes.pictures import FORMS, HELD_OUT, PALETTE
 from tools.tiny_shapes.scoring import LEAST_IOU
-from tools.tiny_shapes.stage import Plan
+from tools.tiny_shapes.stage import StagePlan
 
 
-def model_card(plan: Plan, scores: dict[str, Any], *, weights_bytes: int) -> str:
+def model_card(plan: StagePlan, scores: dict[str, Any], *, weights_bytes: int) -> str:
     """README.md of the model's folder. `scores` are those of tools.tiny_shapes.evaluate."""
     return "\n".join([*_head(plan, weights_bytes), *_score_lines(scores), *_form_lines(scores), *_limits()]) + "\n"
 
 
-def _head(plan: Plan, weights_bytes: int) -> list[str]:
+def _head(plan: StagePlan, weights_bytes: int) -> list[str]:
     held_out = ", ".join(f"{color} {form}" for form, color in HELD_OUT.items())
     return [
         "---",
@@ -68,9 +68,9 @@ def _score_lines(scores: dict[str, Any]) -> list[str]:
     return [*lines, _row("ceiling: drawn pictures through the VAE", scores["ceiling"]["grid"]), ""]
 
 
-def _row(title: str, tally: dict[str, Any]) -> str:
-    shares = " | ".join(f"{tally[name]:.3f}" for name in ("form", "color", "background", "all", "mean_iou"))
-    return f"| {title} | {tally['count']} | {shares} |"
+def _row(title: str, counts: dict[str, Any]) -> str:
+    shares = " | ".join(f"{counts[name]:.3f}" for name in ("form", "color", "background", "all", "mean_iou"))
+    return f"| {title} | {counts['count']} | {shares} |"
 
 
 def _form_lines(scores: dict[str, Any]) -> list[str]:

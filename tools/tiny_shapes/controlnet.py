@@ -42,7 +42,7 @@ from giornata.diffusion.tiny.tiny_model import scheduler
 from tools.tiny_shapes.courses import Words, patch, tensor_of, time_ids
 from tools.tiny_shapes.evaluate import AT_ONCE, GUIDANCE, STEPS, load
 from tools.tiny_shapes.scoring import figure_of
-from tools.tiny_shapes.stage import Peers, Plan, Ramp, Stage, StageDependencies, TrainedPart
+from tools.tiny_shapes.stage import Peers, Ramp, Stage, StageDependencies, StagePlan, TrainedPart
 
 CONDITION_CHANNELS = (8, 16, 32, 64)
 FORM_SHARE = 0.25
@@ -240,7 +240,7 @@ def train(out: Path, plan: ControlPlan) -> None:
     work.mkdir(parents=True, exist_ok=True)
     model = Controlled(base.unet, new_controlnet(base.unet))
     around = StageDependencies(
-        plan=Plan(seed=plan.seed, checkpoint_steps=plan.checkpoint_steps, unet_steps=plan.steps),
+        plan=StagePlan(seed=plan.seed, checkpoint_steps=plan.checkpoint_steps, unet_steps=plan.steps),
         peers=Peers(),
         folder=work,
         say=lambda line: print(time.strftime("%H:%M:%S"), line, flush=True),

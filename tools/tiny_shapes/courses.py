@@ -31,7 +31,7 @@ from giornata.diffusion.tiny.drawings import (
     shifted,
 )
 from giornata.diffusion.tiny.tiny_model import scheduler
-from tools.tiny_shapes.stage import Peers, Plan, Ramp, TrainedPart
+from tools.tiny_shapes.stage import Peers, Ramp, StagePlan, TrainedPart
 
 L1_WEIGHT, EDGE_WEIGHT, KL_WEIGHT = 0.3, 0.2, 2e-5
 # How often a picture is shown without its caption: as the pipeline does it without a negative prompt (all zeros),
@@ -48,7 +48,7 @@ def tensor_of(drawn: list[Image.Image]) -> torch.Tensor:
     return torch.from_numpy(pixels_BHWC).permute(0, 3, 1, 2).contiguous() / 127.5 - 1
 
 
-def vae_course(vae: AutoencoderKL, plan: Plan, peers: Peers) -> TrainedPart:
+def vae_course(vae: AutoencoderKL, plan: StagePlan, peers: Peers) -> TrainedPart:
     """Half captioned pictures, half compositions, drawn anew at every step."""
 
     def loss(step: int) -> torch.Tensor:
@@ -66,7 +66,7 @@ def vae_course(vae: AutoencoderKL, plan: Plan, peers: Peers) -> TrainedPart:
     return TrainedPart(name="vae", model=vae, loss=loss, learning_rate=plan.vae_lr, ramp=ramp, ema_decay=0.995)
 
 
-def _any_picture(plan: Plan, index: int) -> Image.Image:
+def _any_picture(plan: StagePlan, index: int) -> Image.Image:
     if index % 2:
         return composition(index // 2, seed=plan.seed)
     return pictures.captioned(index // 2, seed=plan.seed)
@@ -113,7 +113,7 @@ def reconstruction_loss(decoded_BCHW: torch.Tensor, pixels_BCHW: torch.Tensor) -
     return error_BCHW.square().mean() + L1_WEIGHT * error_BCHW.abs().mean() + EDGE_WEIGHT * edges
 
 
-class Latents:
+class ShapeLatents:
     """Every captioned picture as the VAE sees it, with unit deviation over all of them."""
 
     def __init__(self, means_NCHW: torch.Tensor, captions: list[str]) -> None:
@@ -123,7 +123,7 @@ class Latents:
 
 
 @torch.no_grad()
-def encode_pictures(vae: AutoencoderKL, plan: Plan, peers: Peers) -> Latents:
+def encode_pictures(vae: AutoencoderKL, plan: StagePlan, peers: Peers) -> ShapeLatents:
     """Draw and encode the plan's pictures; each process a share."""
     share = -(-plan.pictures // (peers.count * ENCODED_AT_ONCE)) * ENCODED_AT_ONCE
     means = []
@@ -132,7 +132,7 @@ def encode_pictures(vae: AutoencoderKL, plan: Plan, peers: Peers) -> Latents:
         drawn = [pictures.captioned(index, seed=plan.seed) for index in indices]
         means.append(vae.encode(tensor_of(drawn)).latent_dist.mean)
     means_NCHW = peers.interleave(torch.cat(means))[: plan.pictures]
-    return Latents(means_NCHW, [pictures.caption_of(index, seed=plan.seed) for index in range(plan.pictures)])
+    return ShapeLatents(means_NCHW, [pictures.caption_of(index, seed=plan.seed) for index in range(plan.pictures)])
 
 
 class Words:
@@ -161,7 +161,9 @@ class Words:
         return torch.where(chance_B < ZERO_SHARE, len(self.prompt_KLD) - 1, rows_B)
 
 
-def unet_course(unet: UNet2DConditionModel, latents: Latents, words: Words, plan: Plan, peers: Peers) -> TrainedPart:
+def unet_course(
+    unet: UNet2DConditionModel, latents: ShapeLatents, words: Words, plan: StagePlan, peers: Peers
+) -> TrainedPart:
     """Velocity prediction. Each step's timesteps are spread evenly: one in each of as many equal ranges as there are
     pictures in the batches of all processes."""
     objective = Objective(

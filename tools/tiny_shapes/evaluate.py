@@ -22,7 +22,7 @@ from giornata.diffusion.draws.determinism import fix_determinism
 from giornata.diffusion.draws.randomness import normal
 from giornata.diffusion.shapes.pictures import FORMS, SIZE_PX, Shape, draw_shape, grid
 from tools.tiny_shapes.courses import tensor_of
-from tools.tiny_shapes.scoring import Reading, ScoreCounts, Scorer, tally
+from tools.tiny_shapes.scoring import ScoreCounts, Scorer, ShapeReading, count_scores
 
 STEPS, GUIDANCE, AT_ONCE = 25, 4.0, 32
 SEEDS = (0, 1, 2)
@@ -41,7 +41,7 @@ class Scores:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ceiling:
+class VaeCeiling:
     """Drawn pictures through the VAE. `psnr_db` is 10 log10(1 / mean squared error), pixels in 0 … 1."""
 
     psnr_db: float
@@ -88,16 +88,16 @@ def score(pipeline: StableDiffusionXLPipeline, *, seed: int) -> Scores:
     shuffled = random.Random(f"{seed}:shuffled").sample(asked, len(asked))
     return Scores(
         seed=seed,
-        grid=tally(readings, asked),
+        grid=count_scores(readings, asked),
         trained=_of(readings, asked, lambda shape: not shape.held_out),
         held_out=_of(readings, asked, lambda shape: shape.held_out),
-        shuffled=tally(readings, shuffled),
+        shuffled=count_scores(readings, shuffled),
         forms=_by_form(readings, asked),
     )
 
 
 @torch.no_grad()
-def ceiling(vae: AutoencoderKL) -> Ceiling:
+def ceiling(vae: AutoencoderKL) -> VaeCeiling:
     """The whole grid, drawn and sent through the VAE."""
     asked = grid()
     drawn = [draw_shape(shape, random.Random(f"ceiling:{shape.caption}")) for shape in asked]
@@ -109,19 +109,19 @@ def ceiling(vae: AutoencoderKL) -> Ceiling:
     scorer = Scorer()
     through = VaeImageProcessor().postprocess(kept_BCHW, output_type="pil")
     readings = [scorer.read(picture) for picture in through]
-    return Ceiling(
+    return VaeCeiling(
         psnr_db=float(-10 * torch.log10(torch.tensor(error))),
-        grid=tally(readings, asked),
+        grid=count_scores(readings, asked),
         forms=_by_form(readings, asked),
     )
 
 
-def _of(readings: Sequence[Reading], asked: Sequence[Shape], wanted: Callable[[Shape], bool]) -> ScoreCounts:
+def _of(readings: Sequence[ShapeReading], asked: Sequence[Shape], wanted: Callable[[Shape], bool]) -> ScoreCounts:
     chosen = [place for place, shape in enumerate(asked) if wanted(shape)]
-    return tally([readings[place] for place in chosen], [asked[place] for place in chosen])
+    return count_scores([readings[place] for place in chosen], [asked[place] for place in chosen])
 
 
-def _by_form(readings: Sequence[Reading], asked: Sequence[Shape]) -> dict[str, ScoreCounts]:
+def _by_form(readings: Sequence[ShapeReading], asked: Sequence[Shape]) -> dict[str, ScoreCounts]:
     def has(form: str) -> Callable[[Shape], bool]:
         return lambda shape: shape.form == form
 

@@ -30,9 +30,9 @@ from giornata.diffusion.shapes.pictures import TRAINED
 from giornata.diffusion.tiny.drawings import BACKGROUNDS
 from giornata.diffusion.tiny.drawings import SUBJECTS as DRAWN
 from giornata.domain.errors import Fault, InvalidInput
-from tools.lora_grid import Row, parse_row, wearing
+from tools.lora_grid import GridRow, parse_row, wearing
 from tools.tiny_shapes.evaluate import draw_prompts, load
-from tools.tiny_shapes.scoring import LEAST_IOU, Reading, Scorer, tally
+from tools.tiny_shapes.scoring import LEAST_IOU, Scorer, ShapeReading, count_scores
 
 SUBJECT_SEED, OLD_SEED = 1, 2
 PICTURES = 32  # one batch
@@ -73,7 +73,7 @@ class Examination:
         """Of a pipeline with its LoRA. Raises KeyError for a subject that nobody draws."""
         return self._marks(subject, self._draw(pipeline, prompt), self._read_old(pipeline))
 
-    def _marks(self, subject: str, drawn: Sequence[Image.Image], old: Sequence[Reading]) -> Marks:
+    def _marks(self, subject: str, drawn: Sequence[Image.Image], old: Sequence[ShapeReading]) -> Marks:
         scorer = Scorer((subject,))
         read = [scorer.read(picture) for picture in drawn]
         return Marks(
@@ -81,7 +81,7 @@ class Examination:
             subject=_mean([shows(reading, subject) for reading in read]),
             subject_iou=_mean([reading.iou[subject] for reading in read]),
             background=_mean([one.background == name for one, name in zip(read, self._backgrounds, strict=True)]),
-            old=tally(old, self._old).all,
+            old=count_scores(old, self._old).all,
             unmoved=_mean([_said(one) == _said(other) for one, other in zip(old, self._old_of_base, strict=True)]),
         )
 
@@ -89,18 +89,18 @@ class Examination:
         prompts = [f"{prompt} on a {background} background" for background in self._backgrounds]
         return draw_prompts(pipeline, prompts, seed=SUBJECT_SEED)
 
-    def _read_old(self, pipeline: StableDiffusionXLPipeline) -> list[Reading]:
+    def _read_old(self, pipeline: StableDiffusionXLPipeline) -> list[ShapeReading]:
         scorer = Scorer()
         drawn = draw_prompts(pipeline, [shape.caption for shape in self._old], seed=OLD_SEED)
         return [scorer.read(picture) for picture in drawn]
 
 
-def shows(reading: Reading, subject: str) -> bool:
+def shows(reading: ShapeReading, subject: str) -> bool:
     """Whether a picture shows the subject: its outline, with its colors in their places."""
     return reading.iou[subject] >= LEAST_IOU and subject in reading.own_colors
 
 
-def examine(model: Path, rows: Sequence[Row], *, count: int = PICTURES) -> dict[str, dict[str, Any]]:
+def examine(model: Path, rows: Sequence[GridRow], *, count: int = PICTURES) -> dict[str, dict[str, Any]]:
     """{subject: {"base": Marks, "lora": Marks}} of rows that are labeled with their subjects.
 
     Raises InvalidInput for subjects that nobody draws, and for files that are not there or that diffusers would not
@@ -124,17 +124,17 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _said(reading: Reading) -> tuple[str | None, str | None, str | None]:
+def _said(reading: ShapeReading) -> tuple[str | None, str | None, str | None]:
     return reading.form, reading.color, reading.background
 
 
-def _file(row: Row) -> Path:
+def _file(row: GridRow) -> Path:
     if row.lora is None:
         raise ValueError(f"{row.label} has no LoRA")
     return row.lora
 
 
-def _faults(row: Row) -> list[Fault]:
+def _faults(row: GridRow) -> list[Fault]:
     where = f"--row {row.label}"
     faults = []
     if row.label not in DRAWN:

@@ -28,13 +28,13 @@ from giornata.engine.process_setup import die_with_parent
 from tools.tiny_shapes.card import model_card
 from tools.tiny_shapes.courses import Words, encode_pictures, unet_course, vae_course
 from tools.tiny_shapes.evaluate import SEEDS, evaluate
-from tools.tiny_shapes.stage import Peers, Plan, Stage, StageDependencies
+from tools.tiny_shapes.stage import Peers, Stage, StageDependencies, StagePlan
 
 SCORES = "scores.json"
 CARD = "README.md"
 
 
-def pretrain(out: Path, plan: Plan, *, score_seeds: tuple[int, ...] = SEEDS) -> None:
+def pretrain(out: Path, plan: StagePlan, *, score_seeds: tuple[int, ...] = SEEDS) -> None:
     """Make the model at `out`, with its scores and its card.
 
     Raises InvalidInput when `out` is something else, or when `out.work` is of a run with other numbers.
@@ -70,7 +70,7 @@ def say(line: str) -> None:
     print(time.strftime("%H:%M:%S"), line, flush=True)
 
 
-def _train(rank: int, out: Path, plan: Plan, meeting: Path | None) -> None:
+def _train(rank: int, out: Path, plan: StagePlan, meeting: Path | None) -> None:
     """One process of the training. The first one writes the result."""
     if meeting is not None:
         die_with_parent()  # whoever ends the command ends its processes
@@ -116,8 +116,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Command line: an option for every number of the plan."""
     parser = argparse.ArgumentParser(prog="python -m tools.tiny_shapes.pretrain", description=__doc__)
     parser.add_argument("out", metavar="OUT", type=Path)
-    for field in fields(Plan):
-        default = getattr(Plan(), field.name)
+    for field in fields(StagePlan):
+        default = getattr(StagePlan(), field.name)
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(default), default=default)
     parser.add_argument("--score-seeds", type=int, nargs="*", default=list(SEEDS))
     parser.add_argument("--afresh", action="store_true", help="remove OUT and its checkpoints first")
@@ -130,7 +130,7 @@ def main(arguments: list[str] | None = None) -> None:
     diffusers.utils.logging.disable_progress_bar()
     transformers.utils.logging.disable_progress_bar()
     try:
-        pretrain(out, Plan(**options), score_seeds=seeds)
+        pretrain(out, StagePlan(**options), score_seeds=seeds)
     except InvalidInput as error:
         sys.exit(str(error))
 

@@ -53,7 +53,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ShapeReading:
     """What a picture shows. `iou` has the IoU with every figure that was looked for; `own_colors` names those
     subjects whose colors are in the right places. All of it is empty when there is no figure."""
 
@@ -87,17 +87,17 @@ class Scorer:
         self._figures = {form: _form_views(form) for form in FORMS}
         self._figures |= {subject: _subject_views(subject) for subject in subjects}
 
-    def read(self, picture: Image.Image) -> Reading:
+    def read(self, picture: Image.Image) -> ShapeReading:
         """What an RGB picture shows, of any size from 16 px."""
         outline, ground = outline_of(picture)
         background = None if ground is None else nearest(ground, BACKGROUNDS)
         if outline is None:
-            return Reading(background=background, iou=dict.fromkeys(self._figures, 0.0))
+            return ShapeReading(background=background, iou=dict.fromkeys(self._figures, 0.0))
         best = {name: max(views, key=lambda view: _iou(outline, view)) for name, views in self._figures.items()}
         iou = {name: _iou(outline, view) for name, view in best.items()}
         first = max(iou, key=lambda name: iou[name])
         seen_PC = outline.colors_SS3[outline.mask_SS & best[first].mask_SS]
-        return Reading(
+        return ShapeReading(
             background=background,
             form=first if iou[first] >= LEAST_IOU else None,
             color=nearest(np.median(seen_PC, axis=0), PALETTE) if len(seen_PC) else None,
@@ -105,15 +105,15 @@ class Scorer:
             own_colors=frozenset(name for name, view in best.items() if view.parts and _fits(outline, view)),
         )
 
-    def tally(self, pictures: Iterable[Image.Image], asked: Iterable[Shape]) -> ScoreCounts:
+    def count_scores(self, pictures: Iterable[Image.Image], asked: Iterable[Shape]) -> ScoreCounts:
         """Score pictures against what was asked for, in the same order. A subject's name is a form; its color is
         its own. What a shape leaves open counts as right. Raises ValueError for no pictures, and for another number
         of pictures than of shapes."""
-        return tally([self.read(picture) for picture in pictures], list(asked))
+        return count_scores([self.read(picture) for picture in pictures], list(asked))
 
 
-def tally(readings: Sequence[Reading], asked: Sequence[Shape]) -> ScoreCounts:
-    """As `Scorer.tally`, of pictures that were read already."""
+def count_scores(readings: Sequence[ShapeReading], asked: Sequence[Shape]) -> ScoreCounts:
+    """As `Scorer.count_scores`, of pictures that were read already."""
     rows = np.array([_row(reading, shape) for reading, shape in zip(readings, asked, strict=True)], dtype=np.float64)
     if not len(rows):
         raise ValueError("there are no pictures to score")
@@ -129,7 +129,7 @@ def tally(readings: Sequence[Reading], asked: Sequence[Shape]) -> ScoreCounts:
     )
 
 
-def _row(reading: Reading, asked: Shape) -> tuple[float, float, float, float]:
+def _row(reading: ShapeReading, asked: Shape) -> tuple[float, float, float, float]:
     own = asked.form in SUBJECTS and asked.form in reading.own_colors
     color = own if asked.form in SUBJECTS else asked.color in {None, reading.color}
     iou = max(reading.iou.values()) if asked.form is None else reading.iou[asked.form]

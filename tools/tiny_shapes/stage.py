@@ -33,7 +33,7 @@ PATIENCE = timedelta(minutes=30)  # one process may wait while another writes or
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class StagePlan:
     """The numbers of one pre-training. Batches are those of one process."""
 
     seed: int = 0
@@ -123,7 +123,7 @@ class TrainedPart:
 class StageDependencies:
     """Where a stage runs. `say` takes lines of progress, `clock_s` is monotonic."""
 
-    plan: Plan
+    plan: StagePlan
     peers: Peers
     folder: Path
     say: Callable[[str], None]

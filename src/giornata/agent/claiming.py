@@ -20,7 +20,7 @@ from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic, delays_s
 from giornata.domain.errors import GiornataError
 from giornata.protocol.generation.specs import GENERATE_KIND
-from giornata.protocol.node.pipe import Seats
+from giornata.protocol.node.pipe import FreePlaces
 from giornata.protocol.node.work import Claim, ClaimReply, NodeInfo
 
 log = logging.getLogger(__name__)
@@ -129,7 +129,9 @@ class Claiming:
         reply = self._deps.node.claim(asked.claim)
         self._answered_at_s = self._deps.monotonic_s()
         if asked.claim.held_version is not None:
-            self._deps.model_reports.answered(known_version=reply.held_version, hint=reply.prefetch)
+            self._deps.model_reports.answered(
+                known_version=reply.held_version, hint=reply.prefetch, verify=reply.verify
+            )
         return reply
 
     def request(self, wanted: "FurtherWork | None" = None) -> Claim:
@@ -167,6 +169,7 @@ class Claiming:
             held=models.held,
             fetching=models.fetching,
             fetching_left_s=models.fetching_left_s,
+            damaged=models.damaged,
             wait_s=longest_s if wanted is None else 0.0,
         )
 
@@ -188,14 +191,14 @@ def wanted_key(engine: EngineProcess | None, engaged: Collection[str], *, places
 
     Whoever of them is not yet counted by the engine will take one of the places that it has said to be free.
     """
-    seats = None if engine is None or not engine.is_alive() else engine.seats
-    if seats is None or len(engaged) >= places or not set(engaged) & set(seats.attempts):
+    free_places = None if engine is None or not engine.is_alive() else engine.free_places
+    if free_places is None or len(engaged) >= places or not set(engaged) & set(free_places.attempts):
         return None
-    return seats.key if seats.free > _coming(seats, engaged) else None
+    return free_places.key if free_places.free > _coming(free_places, engaged) else None
 
 
-def _coming(seats: Seats, engaged: Collection[str]) -> int:
-    return len(set(engaged) - set(seats.attempts))
+def _coming(free_places: FreePlaces, engaged: Collection[str]) -> int:
+    return len(set(engaged) - set(free_places.attempts))
 
 
 class Companions:

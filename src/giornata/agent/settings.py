@@ -12,6 +12,7 @@ from giornata.domain.errors import Fault
 from giornata.domain.generation.picture import NODE_KINDS, ORDER_KINDS
 from giornata.protocol.generation.specs import GENERATE_KIND
 from giornata.protocol.specs import AUDIT_KIND, CANARY_KIND, KINDS, OWN_KIND_PREFIX, PLATFORM_KINDS, VALIDATE_KIND
+from giornata.protocol.training.optimization import Compile
 
 GIB = 2**30
 LEAST_KEY_LETTERS = 32
@@ -32,16 +33,18 @@ def engine_command(
     device: str,
     model_cache_bytes: int | None = None,
     host_model_bytes: int = 0,
+    compile: Compile = Compile.AUTO,
     places: int = 1,
     engine: tuple[str, ...] = BUILT_IN,
 ) -> tuple[str, ...]:
     """Return the command line of the built-in engine, or of another `engine` that understands the same options.
 
     Without `model_cache_bytes` the engine keeps all models that it fetches, and without `host_model_bytes` none in
-    host memory. Up to `places` jobs may share a batch.
+    host memory. Up to `places` jobs may share a batch. `compile` is for pictures.
     """
     bound = () if model_cache_bytes is None else ("--model-cache-bytes", str(model_cache_bytes))
     bound = (*bound, "--host-model-bytes", str(host_model_bytes)) if host_model_bytes else bound
+    bound = (*bound, "--compile", compile.value) if compile is not Compile.AUTO else bound
     return (
         *(*engine, "--kinds", ",".join(kinds)),
         *("--threads", str(threads), "--device", device, "--places", str(places)),
@@ -139,6 +142,7 @@ class AgentSettings(AttemptSettings):
     cache_bytes: int = 20 * GIB
     model_store_bytes: int = 100 * GIB
     host_model_bytes: int = 0
+    compile: Compile = Compile.AUTO
     give_up_after_s: float | None = None
     environment: Mapping[str, str] | None = None
 
@@ -155,6 +159,7 @@ class AgentSettings(AttemptSettings):
             device=self.device,
             model_cache_bytes=self.model_cache_bytes,
             host_model_bytes=self.host_model_bytes,
+            compile=self.compile,
             places=self.places,
             engine=self.engine,
         )

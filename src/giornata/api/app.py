@@ -39,9 +39,10 @@ from giornata.api.requests.body_limits import DATASETS_PATH, ORDER_PATHS, BodyLi
 from giornata.api.requests.connection import BodyPace
 from giornata.api.requests.known_query import KnownQuery, only_known_query
 from giornata.api.requests.lists import Lists
+from giornata.api.requests.open_connections import ConnectionQuota, ProjectConnections
 from giornata.api.settings import ApiSettings
 from giornata.api.sign_in_routes import device, oidc, sessions, sign_in_pages
-from giornata.api.wakeup import ConnectionQuota, Wakeup
+from giornata.api.wakeup import Wakeup
 from giornata.control.access.install import read_signing_key
 from giornata.control.attempts.claiming.claim import claim_each
 from giornata.control.attempts.ending.complete import complete_each
@@ -146,9 +147,12 @@ def create_app(
     app.state.submissions = RequestBatcher(partial(submit_each, ctx), key=_idempotency)
     app.state.lists = Lists(threads=settings.list_threads)
     app.state.followed_jobs = FollowedJobs(ctx, app.state.wakeup, poll_s=settings.stream_poll_s)
-    app.state.streams = ConnectionQuota("streams", most=settings.streams_per_key)
+    app.state.streams = ConnectionQuota("streams", most=settings.streams_per_key, setting="streams_per_key")
     app.state.waiting_orders = ConnectionQuota("requests that wait for pictures", most=settings.streams_per_key)
-    app.state.waiting_claims = ConnectionQuota("waiting claims", most=settings.waiting_claims_per_key)
+    app.state.waiting_claims = ConnectionQuota(
+        "waiting claims", most=settings.waiting_claims_per_key, setting="max_pending_claims_per_key"
+    )
+    app.state.project_connections = ProjectConnections(most=settings.max_connections_per_project)
     app.state.password_threads = CapacityLimiter(settings.password_threads)
     app.state.provider_threads = CapacityLimiter(settings.provider_threads)
     app.state.sign_ins = ConnectionQuota("sign-ins", most=settings.sign_ins_per_address, whose="this address")
@@ -160,7 +164,9 @@ def create_app(
     # A provider sends browsers back with parameters of its own: pages are not held to theirs.
     app.include_router(sign_in_pages.router)
     if serves_blobs(ctx.blobs):
-        app.include_router(blob_routes(ctx.blobs, threads=settings.blob_threads))
+        app.include_router(
+            blob_routes(ctx.blobs, threads=settings.blob_threads, places=app.state.project_connections)
+        )
     install_openapi(app, settings)
     return app
 

@@ -72,7 +72,7 @@ class HttpServer:
             lifespan="off",
             ws="none",
             proxy_headers=False,
-            http=bounded(timeouts or Timeouts()),
+            http=bounded(timeouts or Timeouts(), most_connections=app.state.settings.max_connections),
             timeout_keep_alive=75,
             timeout_graceful_shutdown=grace_s,
         )

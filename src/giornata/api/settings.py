@@ -13,13 +13,13 @@ class ApiSettings:
     streams. Both look into the store with `waiting_threads` threads of their own, so that however many wait,
     heartbeats do not; bodies for signed URLs are received with `blob_threads`. Pages of
     lists are read and written as JSON with `list_threads`. A key may have `streams_per_key` event streams and
-    `waiting_claims_per_key` claims that wait open on one server. A body has at most `max_json_bytes`, the list of a
-    dataset's pictures `max_dataset_bytes`, and an order of pictures `max_order_bytes`. A request in OpenAI's shape
-    waits `images_wait_s` for its pictures. Passwords are hashed with `password_threads`, and an address may have
-    `sign_ins_per_address` sign-ins open; an OpenID provider is asked with `provider_threads`. A body has
-    `body_grace_s` to arrive, and a second
-    more for each `body_bytes_per_s` of it that has come: whoever is slower is cut off, and may not keep a thread for
-    ever.
+    `waiting_claims_per_key` claims that wait open on one server. A project has at most
+    `max_connections_per_project` of these and of transfers of bytes together, and the server `max_connections` of
+    all kinds. A body has at most `max_json_bytes`, the list of a dataset's pictures `max_dataset_bytes`, and an
+    order of pictures `max_order_bytes`. A request in OpenAI's shape waits `images_wait_s` for its pictures.
+    Passwords are hashed with `password_threads`, and an address may have `sign_ins_per_address` sign-ins open; an
+    OpenID provider is asked with `provider_threads`. A body has `body_grace_s` to arrive, and a second more for
+    each `body_bytes_per_s` of it that has come: whoever is slower is cut off, and may not keep a thread for ever.
     """
 
     base_url: str | None = None
@@ -36,6 +36,8 @@ class ApiSettings:
     keep_alive_s: float = 10.0
     streams_per_key: int = 1000
     waiting_claims_per_key: int = 10_000
+    max_connections_per_project: int = 2000
+    max_connections: int = 20_000
     waiting_threads: int = 8
     list_threads: int = 4
     blob_threads: int = 16

@@ -1,17 +1,13 @@
-"""Wake waiting requests when something changes; each key may have a bounded number of them."""
+"""Wake waiting requests when something changes."""
 
 import asyncio
 import threading
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import ParamSpec, TypeVar
 
 import anyio.to_thread
 from anyio import CapacityLimiter
-
-from giornata.domain.errors import TooMany
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -153,29 +149,3 @@ class Listener:
             self._event.clear()
             with self._wakeup._lock:
                 self.woken, self._again = True, False
-
-
-class ConnectionQuota:
-    """Counts the present holders by key in this process. `what` names them in the refusal."""
-
-    def __init__(self, what: str, *, most: int, whose: str = "this key") -> None:
-        self._what, self._most, self._whose = what, most, whose
-        self._lock = threading.Lock()
-        self._taken: Counter[str] = Counter()
-
-    @contextmanager
-    def taken(self, key_id: str) -> Iterator[None]:
-        """Hold a place for as long as this lasts. Raises TooMany."""
-        with self._lock:
-            if self._taken[key_id] >= self._most:
-                raise TooMany(
-                    f"{self._whose} has {self._most} {self._what} open on this server; close one, or try later"
-                )
-            self._taken[key_id] += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._taken[key_id] -= 1
-                if not self._taken[key_id]:
-                    del self._taken[key_id]

@@ -21,6 +21,7 @@ from giornata.dashboard.picture_pages import gallery_page, generate_page, grid_p
 from giornata.dashboard.problem_pages import on_domain_error, on_http_error
 from giornata.dashboard.project_area import account_page, audit_log_page, limit_pages, money_pages, project_pages
 from giornata.dashboard.rendering import STATIC, static_url
+from giornata.dashboard.shared_parts import SharedParts
 from giornata.dashboard.visit import ROOT
 from giornata.domain.errors import GiornataError
 
@@ -71,6 +72,7 @@ def mount_dashboard(app: FastAPI, *, links: SignInLinks | None = None) -> None:
     app.state.page_threads = CapacityLimiter(PAGE_THREADS)
     app.state.upload_threads = CapacityLimiter(uploads_page.MOST_AT_ONCE)
     app.state.sign_in_links = links
+    app.state.shared_parts = SharedParts(app.state.context.clock)
     app.state.style_sheet = static_url("dashboard.css")
     # Pages are sent as they are: the length of a compressed page tells of the CSRF token in it (BREACH).
     files = Mount("/static", app=GZipMiddleware(StaticFiles(directory=Path(STATIC)), compresslevel=6))

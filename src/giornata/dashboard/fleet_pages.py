@@ -15,7 +15,7 @@ from giornata.control.loops import LoopStatus
 from giornata.control.timestamps import instant
 from giornata.dashboard.forms import asked_of, whole_number
 from giornata.dashboard.rendering import render
-from giornata.dashboard.visit import Visit, action, page, see
+from giornata.dashboard.visit import Visit, action, page, part, see
 from giornata.domain.errors import Conflict, FleetRefused
 from giornata.domain.machines.health import MachineState
 from giornata.protocol.node.fleets import Fleet, FleetPrice, QuarantineMachine, ScaleFleet
@@ -60,21 +60,29 @@ def draw_prices(changes: Sequence[FleetPrice], *, now: datetime) -> PriceLine | 
 
 def show(visit: Visit) -> Response:
     """Show nodes; the operator's page loads fleets and machines by itself."""
+    governs = visit.caller.is_root_admin
+    return render(visit, "fleet.html", fleets=sorted(visit.ctx.fleets) if governs else (), **_nodes(visit))
+
+
+def show_nodes(visit: Visit) -> Response:
+    """Show the nodes alone, which the page loads again and again."""
+    return render(visit, "node_list.html", **_nodes(visit))
+
+
+def _nodes(visit: Visit) -> dict[str, Any]:
     found = list_nodes(
         visit.ctx, visit.caller, gone=visit.query("gone") == "yes", cursor=visit.query("cursor"), limit=PER_PAGE
     )
     gone = visit.query("gone")
-    return render(
-        visit,
-        "fleet.html",
-        nodes=found.items,
-        is_operator=visit.caller.is_root_admin,
-        fleets=sorted(visit.ctx.fleets) if visit.caller.is_root_admin else (),
-        here=visit.url("/fleet", gone=gone),
-        next_url=visit.url("/fleet", gone=gone, cursor=found.next) if found.next else "",
-        first_url=visit.url("/fleet", gone=gone) if visit.query("cursor") else "",
-        shows_gone=gone == "yes",
-    )
+    return {
+        "nodes": found.items,
+        "is_operator": visit.caller.is_root_admin,
+        "here": visit.url("/fleet", gone=gone),
+        "refresh_url": visit.url("/fleet/nodes", gone=gone, cursor=visit.query("cursor")),
+        "next_url": visit.url("/fleet", gone=gone, cursor=found.next) if found.next else "",
+        "first_url": visit.url("/fleet", gone=gone) if visit.query("cursor") else "",
+        "shows_gone": gone == "yes",
+    }
 
 
 def show_fleet(visit: Visit) -> Response:
@@ -193,7 +201,8 @@ _FLEET = "/projects/{project_id}/fleet"
 ROUTES = (
     page(_FLEET, show),
     page(f"{_FLEET}/machines", show_machines),
-    page(f"{_FLEET}/loops", show_loops),
+    part(f"{_FLEET}/nodes", show_nodes),
+    part(f"{_FLEET}/loops", show_loops),
     page(f"{_FLEET}/named/{{name}}", show_fleet),
     action(f"{_FLEET}/machines/{{machine_id}}/quarantine", quarantine),
     action(f"{_FLEET}/machines/{{machine_id}}/release", release),

@@ -9,6 +9,7 @@ from fastapi import Response
 from pydantic import BaseModel, ValidationError
 
 from giornata.dashboard.visit import SubmittedForm, Visit, see
+from giornata.dashboard.words import as_sentence
 from giornata.domain.billing.money import MICRO_USD
 from giornata.domain.errors import Conflict, Fault, GiornataError, InvalidInput
 from giornata.web.error_status import status_of
@@ -22,7 +23,23 @@ def asked_of(kind: type[BaseModel], given: Mapping[str, Any]) -> tuple[Any, dict
     try:
         return kind.model_validate(given), {}
     except ValidationError as error:
-        return None, {str((each["loc"] or ("form",))[0]): f"{each['msg']}." for each in error.errors()}
+        return None, {str((each["loc"] or ("form",))[0]): _said(each) for each in error.errors()}
+
+
+def _said(detail: Mapping[str, Any]) -> str:
+    """Return what a person has to type instead of what is refused."""
+    given, limits = detail["input"], detail.get("ctx", {})
+    match detail["type"]:
+        case "too_short" | "string_too_short" if isinstance(given, str):
+            return f"Type at least {limits['min_length']} characters." if given else "Type something here."
+        case "too_long" | "string_too_long" if isinstance(given, str):
+            return f"Type at most {limits['max_length']} characters."
+        case "greater_than_equal":
+            return f"Type a number that is not below {limits['ge']}."
+        case "less_than_equal":
+            return f"Type a number that is not above {limits['le']}."
+        case _:
+            return f"{detail['msg']}."
 
 
 def whole_number(form: SubmittedForm, name: str, faults: dict[str, str]) -> int | None:
@@ -65,7 +82,7 @@ def changed(visit: Visit, verb: Callable[[], Any], shown: Callable[..., Response
 
 def said_of(fault: Fault) -> str:
     """Return what stands beside the field of a fault."""
-    return fault.message + (f" ({fault.hint})" if fault.hint else "")
+    return as_sentence(fault.message) + (f" ({fault.hint})" if fault.hint else "")
 
 
 def sentence_of(error: GiornataError) -> str:

@@ -19,7 +19,7 @@ from giornata.control.monitoring import read_budgets, read_installation, read_la
 from giornata.control.ports.user_queries.money_store import FleetTime
 from giornata.dashboard.fleet_pages import loops_of
 from giornata.dashboard.rendering import render
-from giornata.dashboard.visit import Visit, page, project_url, see
+from giornata.dashboard.visit import Visit, page, part, project_url, see
 from giornata.domain.jobs.job import JobState
 from giornata.domain.jobs.reasons import Reason
 from giornata.domain.machines.health import MachineState
@@ -107,6 +107,11 @@ def show(visit: Visit) -> Response:
     return render(visit, "home.html", active=active, drawing=drawing)
 
 
+def show_active(visit: Visit) -> Response:
+    """Show the jobs that run and wait, which the first page loads again and again."""
+    return render(visit, "home_active.html", active=_jobs(visit, ACTIVE))
+
+
 def show_ended(visit: Visit) -> Response:
     """Show the jobs that ended lately, which the first page loads by itself."""
     return render(visit, "home_ended.html", ended=_jobs(visit, ENDED))
@@ -127,7 +132,6 @@ def show_installation(visit: Visit) -> Response:
         quarantined=quarantined.items,
         budgets=read_budgets(visit.ctx, visit.caller),
         shown=SHOWN,
-        waited_s=_waited_s(visit, gauges.oldest_queued_at_ms),
         time_bars=time_bars(gauges.fleet_time),
     )
 
@@ -160,10 +164,6 @@ def show_day(visit: Visit) -> Response:
     )
 
 
-def _waited_s(visit: Visit, since_ms: int | None) -> float | None:
-    return None if since_ms is None else (visit.ctx.clock.now_ms() - since_ms) / 1000
-
-
 def _jobs(visit: Visit, states: tuple[JobState, ...]) -> JobPage:
     return list_jobs(visit.ctx, visit.caller, states=states, labels={}, kind=None, cursor=None, limit=SHOWN)
 
@@ -172,8 +172,9 @@ ROUTES = (
     page("/", enter),
     page("/open", open_project),
     page("/projects/{project_id}", show),
-    page("/projects/{project_id}/ended", show_ended),
-    page("/projects/{project_id}/installation", show_installation),
-    page("/projects/{project_id}/installation/queue", show_queue),
-    page("/projects/{project_id}/installation/day", show_day),
+    part("/projects/{project_id}/active", show_active),
+    part("/projects/{project_id}/ended", show_ended),
+    part("/projects/{project_id}/installation", show_installation),
+    part("/projects/{project_id}/installation/queue", show_queue),
+    part("/projects/{project_id}/installation/day", show_day),
 )

@@ -9,23 +9,25 @@ from urllib.parse import parse_qsl, urlencode
 
 import anyio.to_thread
 from fastapi import Request, Response
-from fastapi.responses import RedirectResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.routing import Route
 
-from giornata.control.access.authenticate import signed_in
-from giornata.control.access.me import read_me
+from giornata.control.access.authenticate import remembered_person, signed_in
+from giornata.control.access.me import caller_alone, read_me
 from giornata.control.access.signing_in.sessions import REFUSAL, csrf_token, require_csrf
 from giornata.control.caller import Caller
 from giornata.control.context import Context
+from giornata.dashboard.shared_parts import MadePart, PartKey, SharedParts, key_of
 from giornata.domain.errors import Fault, InvalidInput, Unauthenticated
 from giornata.protocol.account.people import CSRF_HEADER, Me
 from giornata.protocol.project.admin import ROOT_PROJECT, Scope
-from giornata.web.request_limits import count_in_thread
+from giornata.web.request_limits import count_in_thread, counted_at_once
 from giornata.web.session_cookies import session_secret
 
 ROOT = "/dashboard"
 CSRF_FIELD = "csrf"
 MOST_FIELDS = 2000
+SAFE_METHODS = frozenset({"GET", "HEAD"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,56 @@ def action(path: str, verb: Verb) -> Route:
     return _route(path, verb, method="POST")
 
 
+def part(path: str, verb: Verb) -> Route:
+    """Return the route of a part of a page that looks the same to everybody with equal rights in the project.
+
+    It is made once in some seconds for all who see it. `verb` runs in a thread, with a visit that knows no person and
+    has no CSRF token. The rights of each request are checked all the same.
+    """
+
+    async def serve(request: Request) -> Response:
+        request.scope["route"] = named
+        made = _made_already(request)
+        if made is None:
+            read = partial(_read_part, request, verb)
+            made = await anyio.to_thread.run_sync(read, limiter=request.app.state.page_threads)
+        return _sent(request, made)
+
+    named = Route(f"{ROOT}{path}", serve, methods=["GET"])
+    return Route(path, serve, methods=["GET"])
+
+
+def _made_already(request: Request) -> MadePart | None:
+    """Return the part if it and its caller are remembered. Asks no database. Raises RateLimited."""
+    ctx: Context = request.app.state.context
+    caller = remembered_person(ctx, session_secret(request) or "", request.path_params.get("project_id"))
+    found = None if caller is None else _parts_of(request).fresh(_key_of(request, caller))
+    if caller is None or found is None or not counted_at_once(request.scope, ctx, caller):
+        return None
+    return found
+
+
+def _read_part(request: Request, verb: Verb) -> MadePart:
+    visit = visitor(request, knows_person=False)
+    return _parts_of(request).read(_key_of(request, visit.caller), lambda: bytes(verb(visit).body))
+
+
+def _sent(request: Request, made: MadePart) -> Response:
+    headers = {"ETag": made.tag}
+    if request.headers.get("if-none-match") == made.tag:
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+    return HTMLResponse(made.body, headers=headers)
+
+
+def _parts_of(request: Request) -> SharedParts:
+    parts: SharedParts = request.app.state.shared_parts
+    return parts
+
+
+def _key_of(request: Request, caller: Caller) -> PartKey:
+    return key_of(caller, f"{request.url.path}?{request.url.query}")
+
+
 def see(url: str) -> Response:
     """Return the reply that leads the browser to another page, after an action too."""
     return RedirectResponse(url, HTTPStatus.SEE_OTHER)
@@ -131,12 +183,19 @@ def _route(path: str, verb: Verb, *, method: str) -> Route:
 
 
 def _answered(request: Request, form: SubmittedForm, verb: Verb) -> Response:
-    return verb(visitor(request, form))
+    visit = visitor(request, form)
+    if request.method in SAFE_METHODS:
+        return verb(visit)
+    try:
+        return verb(visit)
+    finally:
+        _parts_of(request).forget(visit.project_id)
 
 
-def visitor(request: Request, form: SubmittedForm = SubmittedForm()) -> Visit:
+def visitor(request: Request, form: SubmittedForm = SubmittedForm(), *, knows_person: bool = True) -> Visit:
     """Return the request with the person behind it; of one that changes something the CSRF token is checked.
-    The request counts against the limits of the project and of the session.
+    The request counts against the limits of the project and of the session. Without `knows_person` the visit has
+    neither the person's account and projects nor a CSRF token.
 
     Raises Unauthenticated, Forbidden, RateLimited.
     """
@@ -144,10 +203,12 @@ def visitor(request: Request, form: SubmittedForm = SubmittedForm()) -> Visit:
     secret = session_secret(request)
     if secret is None:
         raise Unauthenticated(REFUSAL)
-    if request.method not in {"GET", "HEAD"}:
+    if request.method not in SAFE_METHODS:
         require_csrf(secret, form.get(CSRF_FIELD) or request.headers.get(CSRF_HEADER))
     caller = signed_in(ctx, secret, request.path_params.get("project_id"))
     count_in_thread(request.scope, ctx, caller)
+    if not knows_person:
+        return Visit(request=request, ctx=ctx, caller=caller, me=caller_alone(caller), csrf="")
     me = read_me(ctx, caller)
     if me.user is None:
         raise Unauthenticated(REFUSAL)

@@ -51,6 +51,11 @@ def money(micro_usd: int | None) -> str:
     return f"${usd:,.4f}" if 0 < abs(usd) < 0.01 else f"${usd:,.2f}"
 
 
+def as_sentence(message: str) -> str:
+    """Return the message of a fault as it stands beside a field: `is no number` gets a subject."""
+    return f"It {message}" if message.startswith(("is ", "has ", "must ")) else message[:1].upper() + message[1:]
+
+
 def duration(seconds: float | None) -> str:
     """Return a duration in its two largest units."""
     if seconds is None:
@@ -145,5 +150,6 @@ FILTERS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "short": short,
         "amount": amount,
         "as_json": as_json,
+        "as_sentence": as_sentence,
     }
 )

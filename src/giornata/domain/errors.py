@@ -21,7 +21,7 @@
     └── Unavailable             503 unavailable            try again later
         ├── Unreachable         503 unreachable            raised by clients only: nobody answers at the address
         ├── FleetUnavailable    503 fleet-unavailable      the provider cannot be asked just now
-        ├── TooMany             429 too-many               the key has as many of these open as it may
+        ├── TooMany             429 too-many               the key or the project has as many of these open as it may
         │   ├── RateLimited     429 rate-limited           more requests a second than the project or the key may send
         │   └── SignInDelayed   429 sign-in-delayed        too many sign-ins failed; the next one has to wait
         └── TooSlow             408 too-slow               the request did not arrive in time
@@ -235,9 +235,16 @@ class InstanceGone(NotFound):
 
 
 class TooMany(Unavailable):
-    """The key has as many streams or waiting claims open as it may have on one server."""
+    """The key or the project has as many streams or other connections open as it may have on one server.
+
+    `quota` says how many these are, where a setting bounds them.
+    """
 
     code = "too-many"
+
+    def __init__(self, message: str = "", *, quota: QuotaFault | None = None) -> None:
+        self.quota = quota
+        super().__init__(message)
 
 
 class RateLimited(TooMany):

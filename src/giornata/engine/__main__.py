@@ -14,6 +14,7 @@ from giornata.engine.kinds import KernelPlace, check_kinds, make_workloads
 from giornata.engine.process_setup import SELDOM, absent, die_with_parent, kept_for_good, take_stdout
 from giornata.protocol import VERSION
 from giornata.protocol.node.pipe import Hello
+from giornata.protocol.training.optimization import Compile
 
 EXIT_UNUSABLE = 64
 KERNEL_DIRECTORY = "TORCHINDUCTOR_CACHE_DIR"  # torch's own name
@@ -28,6 +29,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--model-cache-bytes", type=int, help="bound of the models fetched from the hub")
     parser.add_argument("--host-model-bytes", type=int, default=0, help="bound of the base models in host memory")
+    parser.add_argument("--compile", type=Compile, choices=tuple(Compile), default=Compile.AUTO, help="for pictures")
     parser.add_argument("--places", type=int, default=1, help="jobs that may train in one batch")
     return parser.parse_args(arguments)
 
@@ -56,6 +58,7 @@ def main(arguments: Sequence[str]) -> int:
                 places=options.places,
                 model_cache_bytes=options.model_cache_bytes,
                 host_model_bytes=options.host_model_bytes,
+                compile=options.compile,
                 kernels=kernels,
             )
     except InvalidInput as error:

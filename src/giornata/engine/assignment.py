@@ -57,7 +57,7 @@ class Assignment:
         self._channel = channel
         self._cache_answer_s = cache_answer_s
         self._changed = threading.Condition()
-        self._wish = AgentRequest.GO_ON
+        self._agent_request = AgentRequest.GO_ON
         self._answers: dict[str, Path | None] = {}
         self._dropped: frozenset[tuple[str, int]] = frozenset()
         self.last_checkpoint_step: int | None = None
@@ -67,14 +67,14 @@ class Assignment:
     def ask_checkpoint(self) -> None:
         """Ask for a checkpoint. An earlier request to stop stays in force."""
         with self._changed:
-            if self._wish is AgentRequest.GO_ON:
-                self._wish = AgentRequest.CHECKPOINT
+            if self._agent_request is AgentRequest.GO_ON:
+                self._agent_request = AgentRequest.CHECKPOINT
 
     def ask_stop(self, *, checkpoint: bool) -> None:
         """Ask the attempt to stop. An order to stop without a checkpoint is final."""
         with self._changed:
-            if self._wish is not AgentRequest.STOP:
-                self._wish = AgentRequest.CHECKPOINT_AND_STOP if checkpoint else AgentRequest.STOP
+            if self._agent_request is not AgentRequest.STOP:
+                self._agent_request = AgentRequest.CHECKPOINT_AND_STOP if checkpoint else AgentRequest.STOP
             self._changed.notify_all()
 
     def answer_cache(self, key: str, path: Path | None) -> None:
@@ -90,13 +90,13 @@ class Assignment:
 
     # ---- the Reporter; called by the workload ----
 
-    def wish(self) -> AgentRequest:
+    def agent_request(self) -> AgentRequest:
         """Return the agent's present request. CHECKPOINT is given out once per request."""
         with self._changed:
-            wish = self._wish
-            if wish is AgentRequest.CHECKPOINT:
-                self._wish = AgentRequest.GO_ON
-            return wish
+            agent_request = self._agent_request
+            if agent_request is AgentRequest.CHECKPOINT:
+                self._agent_request = AgentRequest.GO_ON
+            return agent_request
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
         """Tell what the workload is busy with."""
@@ -153,7 +153,7 @@ class Assignment:
             return None
 
     def _stopping(self) -> bool:
-        return self._wish in {AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP}
+        return self._agent_request in {AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP}
 
     def cache_put(self, key: str, path: Path) -> None:
         """Offer a file to later jobs of the project."""

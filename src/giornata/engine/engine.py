@@ -22,9 +22,9 @@ from giornata.protocol.node.pipe import (
     DropPictures,
     Failed,
     FaultLine,
+    FreePlaces,
     Held,
     Hello,
-    Seats,
     Shutdown,
     Start,
     Stop,
@@ -179,7 +179,7 @@ class Engine:
             return other.start.kind == first.start.kind and _joint_key(workload, other.start) == key
 
         def say(free: Free) -> None:
-            self._channel.send(Seats(key=key[0], free=free[0], attempts=free[1]))
+            self._channel.send(FreePlaces(key=key[0], free=free[0], attempts=free[1]))
 
         session = EngineBatchSession(first, take=lambda: self.waiting.take(fits), report=self._report, say=say)
         try:

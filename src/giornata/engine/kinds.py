@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.generation.specs import GENERATE_KIND
 from giornata.protocol.specs import AUDIT_KIND, CANARY_KIND, OF_TRAINING, PRETRAIN_KIND, VALIDATE_KIND
+from giornata.protocol.training.optimization import Compile
 from giornata.workloads.interface import Workload
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class EngineResources:
     places: int = 1
     model_cache_bytes: int | None = None
     host_model_bytes: int = 0
+    compile: Compile = Compile.AUTO
     kernels: KernelPlace = NOWHERE
     shared_weights: "SharedWeights | None" = None
 
@@ -70,6 +72,7 @@ def _pretrain(_resources: EngineResources) -> Workload:
 
 
 def _generate(resources: EngineResources) -> Workload:
+    from giornata.workloads.generate.compiling import DrawingCompiler
     from giornata.workloads.generate.workload import GenerateWorkload
 
     return GenerateWorkload(
@@ -78,6 +81,7 @@ def _generate(resources: EngineResources) -> Workload:
         model_cache_bytes=resources.model_cache_bytes,
         host_model_bytes=resources.host_model_bytes,
         shared_weights=resources.shared_weights,
+        compiler=DrawingCompiler(choice=resources.compile),
     )
 
 
@@ -108,17 +112,20 @@ def make_workloads(
     places: int = 1,
     model_cache_bytes: int | None = None,
     host_model_bytes: int = 0,
+    compile: Compile = Compile.AUTO,
     kernels: KernelPlace = NOWHERE,
 ) -> dict[str, Workload]:
     """Make one workload for each kind, on the device; it may carry out `places` attempts at once, if it can.
 
     `model_cache_bytes` bounds the models kept on disk, and `host_model_bytes` those in host memory. What trains also
-    validates and audits, with one base, and what draws pictures shares the weights of that base."""
+    validates and audits, with one base, and what draws pictures shares the weights of that base. `compile` is the
+    choice of kernels for pictures."""
     resources = EngineResources(
         device=device,
         places=places,
         model_cache_bytes=model_cache_bytes,
         host_model_bytes=host_model_bytes,
+        compile=compile,
         kernels=kernels,
         shared_weights=_shared_weights() if GENERATE_KIND in kinds else None,
     )

@@ -73,6 +73,7 @@ class OperatorEvent(StrEnum):
 
     MACHINE_QUARANTINED = "machine.quarantined"
     FLEET_REFUSED = "fleet.refused"
+    MODEL_DAMAGED = "model.damaged"
     WEBHOOK_TEST = "webhook.test"
 
 
@@ -82,6 +83,9 @@ OPERATOR_MEANING: Mapping[OperatorEvent, str] = MappingProxyType(
         "it: the operator's project, or the project whose own machine it is. data: machine_id, kind, reason",
         OperatorEvent.FLEET_REFUSED: "The provider of a fleet refused a request, and repeating it does not help. The "
         "operator's project hears of it, once for each new message. data: fleet, error",
+        OperatorEvent.MODEL_DAMAGED: "The bytes of a model file had changed on a node's disk, and it was removed. "
+        "Other nodes read theirs again before the next use. The owner of the machine hears of it. "
+        "data: machine_id, node_id, sha256",
         OperatorEvent.WEBHOOK_TEST: "Somebody asked for a test of the webhook. Every webhook gets its own tests.",
     }
 )

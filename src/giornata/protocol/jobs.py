@@ -169,6 +169,11 @@ class Job(Reply):
     lost_s: float = 0.0
     cost_micro_usd: int = 0
     cost_usd: float = 0.0
+    imported_cost_micro_usd: int | None = Field(
+        None,
+        description="Of an imported job: cost in the installation that it came from, where its attempts were made "
+        "and billed. `cost_micro_usd` and budgets here leave it out.",
+    )
     cost_per_step_usd: float | None = Field(None, description="Per step that was made, also those made again.")
     cost_per_useful_step_usd: float | None = Field(
         None, description="Per step that is safe in a checkpoint or a result."

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from giornata.domain.errors import Fault
 from giornata.domain.jobs.job import JobState
@@ -37,6 +37,21 @@ class SubmitSweep(Message):
     min_vram_bytes: MinVram = None
 
 
+class SweepMember(Message):
+    """A job of a sweep in the spec of its parent, with the fields in which it differs."""
+
+    job: Annotated[str, StringConstraints(pattern=r"^job_[0-9a-z]{1,60}$")]
+    changes: Change
+    likely_cost_micro_usd: Annotated[int, Field(ge=0)] | None = None
+
+
+class SweepSpec(Message):
+    """The spec of a job of kind `sweep`: the common part, and the jobs in their order."""
+
+    spec: dict[str, Any]
+    jobs: tuple[SweepMember, ...] = Field(min_length=1, max_length=MOST_SWEPT)
+
+
 class SweptJobReply(Reply):
     """A job of a sweep, and what came of it."""
 
@@ -51,6 +66,7 @@ class SweptJobReply(Reply):
     loss: float | None = Field(None, description="Mean over the last tenth of the steps made so far.")
     validation_loss: float | None = Field(None, description="The latest on held-out pictures, once it has ended.")
     cost_micro_usd: int = 0
+    imported_cost_micro_usd: int | None = Field(None, description="Cost in the installation that it came from.")
     likely_cost_micro_usd: int | None = Field(None, description="Expected when the sweep was submitted.")
     error: str | None = None
     sheet: Artifact | None = Field(None, description="The latest sheet of sample images.")

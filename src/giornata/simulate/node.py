@@ -7,7 +7,7 @@ from giornata.domain.jobs.attempt import checkpoint_interval_s
 from giornata.simulate.plane import ClaimRequest, Grant, HeartbeatAnswer, Nothing, ServerAway, SimulatedProgress
 from giornata.simulate.rented.course import StepTimeline
 from giornata.simulate.rented.provider import Container, SimulatedNode
-from giornata.simulate.results.tally import IDLE, TRAIN
+from giornata.simulate.results.billed_time import IDLE, TRAIN
 from giornata.simulate.work import SimulatedAttempt
 from giornata.simulate.world import Simulation
 

@@ -9,8 +9,8 @@ from giornata.simulate.installation import Counts
 from giornata.simulate.plane import Grant, SimulatedControlPlane
 from giornata.simulate.rented.machines import SimulatedMachine
 from giornata.simulate.rented.provider import Container, ModeledFleet, SimulatedNode, SimulatedOffer
+from giornata.simulate.results.billed_time import BilledTime
 from giornata.simulate.results.story import BeatSeen, QueueSample, SimulationTrace
-from giornata.simulate.results.tally import BilledTime
 from giornata.simulate.scenario import Scenario
 from giornata.simulate.work import SimulatedAttempt
 
@@ -26,7 +26,7 @@ class Simulation:
         self.scenario, self.seed, self._new_node = scenario, seed, new_node
         self.trainer = scenario.trainer
         self.agenda = Agenda()
-        self.tally, self.trace = BilledTime(), SimulationTrace()
+        self.billed_time, self.trace = BilledTime(), SimulationTrace()
         self._numbers = itertools.count(1)
         self._fleet_by_container: dict[str, ModeledFleet] = {}
         self.fleets = {offer.name: self._fleet(offer) for offer in scenario.offers}
@@ -40,7 +40,7 @@ class Simulation:
             self._fleet_by_container[container.id] = fleet
             return self._new_node(self, container, next(self._numbers))
 
-        fleet = ModeledFleet(offer, agenda=self.agenda, seed=self.seed, tally=self.tally, settle=settle)
+        fleet = ModeledFleet(offer, agenda=self.agenda, seed=self.seed, billed_time=self.billed_time, settle=settle)
         return fleet
 
     def fleet_of(self, container: Container) -> ModeledFleet:
@@ -91,7 +91,7 @@ class Simulation:
         now_ms = self.agenda.now_ms()
         lived_ms = now_ms - (work.began_ms if work.booked_ms is None else work.booked_ms)
         work.booked_ms = now_ms
-        self.tally.attempt_ms += lived_ms
+        self.billed_time.attempt_ms += lived_ms
         if work.grant.is_trial:
             return None
         story = self.trace.jobs[work.grant.job_id]
@@ -101,9 +101,9 @@ class Simulation:
         done = work.booked_step - start
         kept = max(0, work.committed - max(start, story.best_step))
         story.best_step = max(story.best_step, work.committed)
-        self.tally.steps += done
-        self.tally.useful_steps += kept
-        self.tally.machines[machine.id].useful_steps += kept
+        self.billed_time.steps += done
+        self.billed_time.useful_steps += kept
+        self.billed_time.machines[machine.id].useful_steps += kept
         return kept / done if done else 0.0
 
     def note_beat(self, node: BatchedNode) -> None:

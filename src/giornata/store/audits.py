@@ -121,9 +121,10 @@ class Audits(Queries, audit_store.Audits):
         found = self._connection.execute(sa.select(metrics.c.step, metrics.c["values"]).where(mine, steps))
         return {row[0]: row[1]["loss"] for row in found if "loss" in row[1]}
 
-    def release_others(self, job_id: str, *, but: str) -> None:
-        others = (audits.c.job_id == job_id) & (audits.c.id != but) & audits.c.decided_at_ms.is_not(None)
-        self._connection.execute(sa.update(audits).where(others, audits.c.sha256.is_not(None)).values(sha256=None))
+    def release_earlier(self, job_id: str) -> None:
+        kept = (audits.c.job_id == job_id) & audits.c.decided_at_ms.is_not(None) & audits.c.sha256.is_not(None)
+        latest = sa.select(sa.func.max(audits.c.to_step)).where(kept).scalar_subquery()
+        self._connection.execute(sa.update(audits).where(kept, audits.c.to_step < latest).values(sha256=None))
 
     def release_old(self, *, ended_before_ms: int) -> int:
         ended = sa.exists().where(jobs.c.id == audits.c.job_id, jobs.c.ended_at_ms < ended_before_ms)

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import groupby
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -11,22 +13,24 @@ from giornata.control.ports.user_queries.import_store import (
     ArtifactToImport,
     CheckpointToImport,
     EventToImport,
+    ImportedPast,
     LineToImport,
     MetricToImport,
     PictureToImport,
 )
-from giornata.control.ports.user_queries.records import JobRecord
+from giornata.control.ports.user_queries.records import AttemptRecord, JobRecord
 from giornata.domain.generation.picture import PictureState
 from giornata.domain.jobs.job import IMPORTED_FROM
 from giornata.store.database.rows import Queries, insert_for, insert_rows
 from giornata.store.schema import artifacts as artifacts_table
-from giornata.store.schema import attempts, events, jobs, logs, picture_orders, pictures
+from giornata.store.schema import attempts, events, imported_attempts, jobs, logs, picture_orders, pictures
 from giornata.store.schema import checkpoints as checkpoints_table
 from giornata.store.schema import metrics as metrics_table
 from giornata.store.schema.made import OF_IMPORTED_HISTORY
 
 ELSEWHERE = "imported"
 """Stands for the node and the machine of an attempt that another installation made."""
+_COLUMNS = [column for column in imported_attempts.c if column.name in AttemptRecord.__slots__]
 _AWAITED = (pictures.c.state == PictureState.CANCELED) & pictures.c.place.is_(None)
 
 
@@ -44,8 +48,11 @@ class ImportedJobs(Queries, import_store.ImportedJobs):
         attempt_id: str,
         checkpoints: Sequence[CheckpointToImport],
         artifacts: Sequence[ArtifactToImport],
+        cost_micro_usd: int | None,
         at_ms: int,
     ) -> None:
+        this = sa.update(jobs).where(jobs.c.id == job.id)
+        self._connection.execute(this.values(imported_cost_micro_usd=cost_micro_usd))
         owner = {"job_id": job.id, "project_id": job.project_id, "created_at_ms": at_ms}
         if checkpoints:
             rows = [
@@ -137,6 +144,28 @@ class ImportedJobs(Queries, import_store.ImportedJobs):
         if rows:
             insert_rows(self._connection, self._dialect_name, events, rows)
 
+    def add_attempts(self, attempts: Sequence[AttemptRecord]) -> None:
+        if attempts:
+            rows = [{column.name: getattr(each, column.name) for column in _COLUMNS} for each in attempts]
+            insert = insert_for(self._dialect_name, imported_attempts).on_conflict_do_nothing()
+            self._connection.execute(insert, rows)
+
+    def pasts(self, job_ids: Sequence[str]) -> Mapping[str, ImportedPast]:
+        known = (jobs.c.id.in_(job_ids), jobs.c.imported_cost_micro_usd.is_not(None))
+        costs = self._connection.execute(sa.select(jobs.c.id, jobs.c.imported_cost_micro_usd).where(*known)).all()
+        query = sa.select(*_COLUMNS).where(imported_attempts.c.job_id.in_([row.id for row in costs]))
+        query = query.order_by(imported_attempts.c.job_id, imported_attempts.c.number)
+        found = [_attempt(dict(row)) for row in self._connection.execute(query).mappings()] if costs else []
+        by_job = {job_id: tuple(some) for job_id, some in groupby(found, lambda each: each.job_id)}
+        return {
+            row.id: ImportedPast(cost_micro_usd=row.imported_cost_micro_usd, attempts=by_job.get(row.id, ()))
+            for row in costs
+        }
+
+    def adopt(self, sweep_id: str, job_ids: Sequence[str], *, project_id: str) -> None:
+        these = (jobs.c.id.in_(job_ids)) & (jobs.c.project_id == project_id)
+        self._connection.execute(sa.update(jobs).where(these).values(parent_id=sweep_id))
+
     def awaited_pictures(self, order_id: str, numbers: Sequence[int]) -> Mapping[int, bool]:
         these = (pictures.c.order_id == order_id) & pictures.c.number.in_(numbers)
         query = sa.select(pictures.c.number, _AWAITED.label("awaited")).where(these)
@@ -159,3 +188,8 @@ class ImportedJobs(Queries, import_store.ImportedJobs):
         latest = {"ended": place, "told": place}
         this = (picture_orders.c.order_id == order_id) & (picture_orders.c.ended < place)
         self._connection.execute(sa.update(picture_orders).where(this).values(latest))
+
+
+def _attempt(row: dict[str, Any]) -> AttemptRecord:
+    """Return the attempt. It was last heard of when it ended."""
+    return AttemptRecord(**row, renewed_at_ms=row["ended_at_ms"])

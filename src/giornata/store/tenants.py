@@ -38,7 +38,7 @@ class Projects(Queries, user_store.Projects):
         self._connection.execute(sa.update(installation).where(installation.c.id == THE_ROW).values(values))
 
     def add(self, project: ProjectRecord) -> bool:
-        row = {"id": project.id, "name": project.name, "created_at_ms": project.created_at_ms}
+        row = {name: getattr(project, name) for name in ("id", "name", "created_at_ms", "created_by")}
         return self._connection.execute(insert_unless_there(self._dialect_name, projects, **row)).first() is not None
 
     def get(self, project_id: str) -> ProjectRecord | None:
@@ -130,7 +130,7 @@ class Secrets(Queries, user_store.Secrets):
         row = {column.name: getattr(secret, column.name) for column in SECRET_COLUMNS}
         if self._connection.execute(insert_unless_there(self._dialect_name, project_secrets, **row)).first():
             return
-        changed = {"sealed": secret.sealed, "changed_at_ms": secret.changed_at_ms}
+        changed = {name: getattr(secret, name) for name in ("sealed", "changed_at_ms", "created_by")}
         self._connection.execute(
             sa.update(project_secrets).where(_this(secret.project_id, secret.name)).values(changed)
         )

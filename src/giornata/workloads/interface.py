@@ -41,7 +41,7 @@ class Outcome:
 class Reporter(Protocol):
     """The engine's side of one attempt. Every path handed over is complete on disk."""
 
-    def wish(self) -> AgentRequest:
+    def agent_request(self) -> AgentRequest:
         """Return the agent's present request. CHECKPOINT is given out once per request."""
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None: ...

@@ -25,10 +25,10 @@ SCRIPTS = Path(__file__).parents[2] / "system" / "scripts"
 COUNT_ENGINE = SCRIPTS / "count_engine.py"
 DRAW_ENGINE = SCRIPTS / "draw_engine.py"
 
-NodeFactory = Callable[..., "Node"]
+NodeFactory = Callable[..., "AgentNode"]
 
 
-class Node:
+class AgentNode:
     """An agent, and what a test wants to reach of it. `naps` holds how long it wanted to wait between tries."""
 
     def __init__(
@@ -88,15 +88,15 @@ def api() -> FakeNodeApi:
 @pytest.fixture
 def node(api: FakeNodeApi, tmp_path: Path) -> Iterator[NodeFactory]:
     """Makes a node. `script` is the text of an engine of the test's own; without, the engine counts."""
-    made: list[Node] = []
+    made: list[AgentNode] = []
 
-    def make(*, script: str | None = None, **settings: Any) -> Node:
+    def make(*, script: str | None = None, **settings: Any) -> AgentNode:
         path = COUNT_ENGINE
         if script is not None:
             path = tmp_path / "engine.py"
             path.write_text(PRELUDE + script)
         workloads = settings.pop("workloads", {"x-count": (sys.executable, str(path))})
-        made.append(Node(api, tmp_path / "work", workloads, **settings))
+        made.append(AgentNode(api, tmp_path / "work", workloads, **settings))
         return made[-1]
 
     yield make
@@ -109,7 +109,7 @@ def node(api: FakeNodeApi, tmp_path: Path) -> Iterator[NodeFactory]:
 def drawing(node: NodeFactory) -> NodeFactory:
     """Makes a node that draws pictures, without a model."""
 
-    def make(**settings: Any) -> Node:
+    def make(**settings: Any) -> AgentNode:
         of_pictures = {"kinds": ("generate",), "workloads": {}, "engine": (sys.executable, str(DRAW_ENGINE))}
         return node(**of_pictures | settings)
 

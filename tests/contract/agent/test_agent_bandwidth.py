@@ -14,7 +14,7 @@ from giornata.protocol.node.node_checks import ProbeUpload
 from giornata.protocol.uploads import Download, SignedUrl
 
 
-class Clock:
+class LinkClock:
     """Passes only when bytes go over the link, at the link's speed; a burst may be in the way at first."""
 
     def __init__(self, bytes_per_s: float, *, burst_s: float = 0.0) -> None:
@@ -28,10 +28,10 @@ class Clock:
         self.burst_s = 0.0
 
 
-class Line:
+class LinkedStorage:
     """A storage at the other end of a link."""
 
-    def __init__(self, clock: Clock, *, broken: Exception | None = None) -> None:
+    def __init__(self, clock: LinkClock, *, broken: Exception | None = None) -> None:
         self.clock, self.broken, self.transfers, self.moved = clock, broken, 0, 0
 
     def download(self, what: Download, path: Path, *, progress: Callable[[int], None]) -> None:
@@ -62,7 +62,7 @@ UP = ProbeUpload(sha256=probe_sha256(MIN_PROBE_BYTES), size_bytes=MIN_PROBE_BYTE
 WANTED = MIN_PROBE_BYTES / 4
 
 
-def rates(line: Line, tmp_path: Path) -> list[float | None]:
+def rates(line: LinkedStorage, tmp_path: Path) -> list[float | None]:
     links = BandwidthProbe(line, tmp_path, monotonic_s=line.clock)
     found = [links.download_bytes_per_s(DOWN, wanted=WANTED), links.upload_bytes_per_s(UP, wanted=WANTED)]
     assert list(tmp_path.iterdir()) == []
@@ -71,21 +71,21 @@ def rates(line: Line, tmp_path: Path) -> list[float | None]:
 
 @pytest.mark.parametrize("bytes_per_s", [WANTED, 20 * WANTED, WANTED / 2])
 def test_the_speed_of_a_link_is_measured(bytes_per_s: float, tmp_path: Path) -> None:
-    line = Line(Clock(bytes_per_s))
+    line = LinkedStorage(LinkClock(bytes_per_s))
     assert rates(line, tmp_path) == [pytest.approx(bytes_per_s, rel=0.01)] * 2
     assert line.transfers == (2 if bytes_per_s >= WANTED else 4)  # one that is fast enough suffices
 
 
 def test_bandwidth_probe_ignores_one_burst_of_other_traffic(tmp_path: Path) -> None:
-    line = Line(Clock(2 * WANTED, burst_s=6.0))
+    line = LinkedStorage(LinkClock(2 * WANTED, burst_s=6.0))
     found = BandwidthProbe(line, tmp_path, monotonic_s=line.clock).download_bytes_per_s(DOWN, wanted=WANTED)
     assert found == pytest.approx(2 * WANTED, rel=0.01)
 
 
 def test_bandwidth_probe_takes_better_of_two_tries(tmp_path: Path) -> None:
-    clock = Clock(WANTED / 2)
+    clock = LinkClock(WANTED / 2)
 
-    class Tiring(Line):
+    class Tiring(LinkedStorage):
         def download(self, what: Download, path: Path, *, progress: Callable[[int], None]) -> None:
             super().download(what, path, progress=progress)
             clock.bytes_per_s /= 2
@@ -95,11 +95,11 @@ def test_bandwidth_probe_takes_better_of_two_tries(tmp_path: Path) -> None:
 
 
 def test_a_hopeless_link_is_not_waited_for(tmp_path: Path) -> None:
-    line = Line(Clock(WANTED / 1000))
+    line = LinkedStorage(LinkClock(WANTED / 1000))
     found = BandwidthProbe(line, tmp_path, monotonic_s=line.clock).download_bytes_per_s(DOWN, wanted=WANTED)
     assert found == pytest.approx(WANTED / 1000, rel=0.01)
     assert line.moved < MIN_PROBE_BYTES / 2
 
 
 def test_a_storage_that_is_away_measures_nothing(tmp_path: Path) -> None:
-    assert rates(Line(Clock(1.0), broken=OSError("away")), tmp_path) == [None, None]
+    assert rates(LinkedStorage(LinkClock(1.0), broken=OSError("away")), tmp_path) == [None, None]

@@ -11,7 +11,7 @@ from tests.contract.agent.fake_node_api import lease
 
 from giornata.agent.claiming import Claiming, Companions, FurtherWork, JoiningJob, SentClaim, wanted_key
 from giornata.agent.engines.engine_process import EngineProcess
-from giornata.protocol.node.pipe import Seats
+from giornata.protocol.node.pipe import FreePlaces
 from giornata.protocol.node.work import ClaimReply, Lease
 
 
@@ -19,20 +19,22 @@ from giornata.protocol.node.work import ClaimReply, Lease
 class Saying:
     """An engine that has said so."""
 
-    seats: Seats | None
+    free_places: FreePlaces | None
     alive: bool = True
 
     def is_alive(self) -> bool:
         return self.alive
 
 
-def wanted(seats: Seats | None, engaged: tuple[str, ...], *, places: int = 8, alive: bool = True) -> str | None:
-    engine: Any = Saying(seats, alive)
+def wanted(
+    free_places: FreePlaces | None, engaged: tuple[str, ...], *, places: int = 8, alive: bool = True
+) -> str | None:
+    engine: Any = Saying(free_places, alive)
     return wanted_key(cast(EngineProcess, engine), engaged, places=places)
 
 
 JOINING = JoiningJob(joint_key="k")
-TWO_FREE = Seats(key="k", free=2, attempts=("a", "b"))
+TWO_FREE = FreePlaces(key="k", free=2, attempts=("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,7 @@ def test_wanted_key_counts_attempts_being_fetched_as_taken_places(engaged: tuple
 
 
 def test_wanted_key_is_none_when_engine_is_full_silent_or_gone() -> None:
-    assert wanted(Seats(key="k", free=0, attempts=("a",)), ("a",)) is None
+    assert wanted(FreePlaces(key="k", free=0, attempts=("a",)), ("a",)) is None
     assert wanted(None, ("a",)) is None
     assert wanted(TWO_FREE, ("a", "b"), alive=False) is None
     assert wanted_key(None, ("a", "b"), places=8) is None

@@ -283,8 +283,8 @@ def test_each_attempt_hears_what_is_said_of_it_and_all_hear_what_is_nobodys(star
     assert heard(starter.events) == (["of a", "stderr: for all"], end)
     assert heard(others["b"]) == (["of b", "stderr: for all"], end)
     assert heard(others["c"]) == (["done", "stderr: for all"], end)
-    assert engine.seats is not None
-    assert (engine.seats.key, engine.seats.free) == ("k", 2)
+    assert engine.free_places is not None
+    assert (engine.free_places.key, engine.free_places.free) == ("k", 2)
 
 
 def test_the_secrets_of_all_jobs_are_hidden_also_when_they_are_over(starter: EngineStarter) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.contract.agent.fake_node_api import FakeNodeApi
-from tests.contract.agent.test_agent_parts import Clock, calls, held, node_client
+from tests.contract.agent.test_agent_parts import SleepClock, calls, held, node_client
 
 from giornata.agent.attempt.events import AttemptFailed
 from giornata.agent.transfer.blob_cache import BlobCache
@@ -21,10 +21,10 @@ SIZE = 100 * 2**20
 PATIENCE_S = 600.0
 
 
-class SlowStorage:
+class PiecewiseStorage:
     """Brings a file piece by piece; the clock passes meanwhile."""
 
-    def __init__(self, clock: Clock, bytes_per_s: float) -> None:
+    def __init__(self, clock: SleepClock, bytes_per_s: float) -> None:
         self.clock, self.bytes_per_s, self.received = clock, bytes_per_s, 0
 
     def download(
@@ -37,7 +37,9 @@ class SlowStorage:
         path.write_bytes(b"")
 
 
-def fetching_from(storage: Any, api: FakeNodeApi, clock: Clock, tmp_path: Path, *, store_bytes: int = 0) -> Fetching:
+def fetching_from(
+    storage: Any, api: FakeNodeApi, clock: SleepClock, tmp_path: Path, *, store_bytes: int = 0
+) -> Fetching:
     lease = held(clock)
     return Fetching(
         node=node_client(api),
@@ -51,8 +53,8 @@ def fetching_from(storage: Any, api: FakeNodeApi, clock: Clock, tmp_path: Path, 
     )
 
 
-def fetch(api: FakeNodeApi, clock: Clock, tmp_path: Path, bytes_per_s: float) -> SlowStorage:
-    storage = SlowStorage(clock, bytes_per_s)
+def fetch(api: FakeNodeApi, clock: SleepClock, tmp_path: Path, bytes_per_s: float) -> PiecewiseStorage:
+    storage = PiecewiseStorage(clock, bytes_per_s)
     room = JobDir(inputs=tmp_path, work=tmp_path, outbox=tmp_path, cache=tmp_path)
     fetching = fetching_from(storage, api, clock, tmp_path)
     what = Download.model_validate(api.add_blob(b"x")).model_copy(update={"size_bytes": SIZE})
@@ -61,14 +63,14 @@ def fetch(api: FakeNodeApi, clock: Clock, tmp_path: Path, bytes_per_s: float) ->
 
 
 def test_a_slow_file_that_comes_is_waited_for(api: FakeNodeApi, tmp_path: Path) -> None:
-    clock = Clock()
+    clock = SleepClock()
     began_s = clock()
     fetch(api, clock, tmp_path, LEAST_BYTES_PER_S)
     assert clock() - began_s > PATIENCE_S
 
 
 def test_a_file_that_will_never_be_there_is_not(api: FakeNodeApi, tmp_path: Path) -> None:
-    clock = Clock()
+    clock = SleepClock()
     began_s = clock()
     with pytest.raises(AttemptFailed) as failed:
         fetch(api, clock, tmp_path, LEAST_BYTES_PER_S / 20)
@@ -92,7 +94,7 @@ class QuickStorage:
 
 def test_a_model_is_fetched_into_the_store_of_the_machine_and_held(api: FakeNodeApi, tmp_path: Path) -> None:
     storage, what = QuickStorage(b"weights"), Download.model_validate(api.add_blob(b"weights"))
-    fetching = fetching_from(storage, api, Clock(), tmp_path, store_bytes=100)
+    fetching = fetching_from(storage, api, SleepClock(), tmp_path, store_bytes=100)
     with fetching.model("my-base", what) as first, fetching.model("my-base", what) as second:
         assert first.path == second.path == tmp_path / "models" / what.sha256
         assert first.path.read_bytes() == b"weights"
@@ -104,6 +106,6 @@ def test_a_model_without_room_fails_the_attempt_by_its_name_as_the_disks_fault(
 ) -> None:
     what = Download.model_validate(api.add_blob(b"weights"))
     with pytest.raises(AttemptFailed) as failed:
-        fetching_from(QuickStorage(b"weights"), api, Clock(), tmp_path, store_bytes=3).model("my-base", what)
+        fetching_from(QuickStorage(b"weights"), api, SleepClock(), tmp_path, store_bytes=3).model("my-base", what)
     assert failed.value.reason is Reason.NODE_DISK
     assert "my-base: OSError" in failed.value.message and "this node keeps 3 bytes" in failed.value.message

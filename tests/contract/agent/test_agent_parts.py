@@ -29,7 +29,7 @@ from giornata.protocol.node.work import Heartbeat, Lease
 AWAY = problem(503, "unavailable")
 
 
-class Clock:
+class SleepClock:
     """Seconds that pass only when somebody sleeps, or the test says so."""
 
     def __init__(self) -> None:
@@ -45,15 +45,15 @@ class Clock:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> SleepClock:
+    return SleepClock()
 
 
-def held(clock: Clock, **fields: Any) -> LocalLease:
+def held(clock: SleepClock, **fields: Any) -> LocalLease:
     return LocalLease(Lease.model_validate(lease(lease_s=30.0, **fields)), granted_at_s=clock(), monotonic_s=clock)
 
 
-def calls(clock: Clock, of: LocalLease) -> LeaseCalls:
+def calls(clock: SleepClock, of: LocalLease) -> LeaseCalls:
     return LeaseCalls(of, rng=random.Random(1), monotonic_s=clock, sleep=clock.sleep)
 
 
@@ -64,7 +64,7 @@ def node_client(api: FakeNodeApi) -> NodeClient:
 # ---- the lease
 
 
-def test_a_lease_ends_one_lease_after_the_last_renewal_was_sent(clock: Clock) -> None:
+def test_a_lease_ends_one_lease_after_the_last_renewal_was_sent(clock: SleepClock) -> None:
     lost: list[str] = []
     mine = LocalLease(
         Lease.model_validate(lease(lease_s=30.0)), granted_at_s=clock(), monotonic_s=clock, on_lost=lost.append
@@ -83,7 +83,7 @@ def test_a_lease_ends_one_lease_after_the_last_renewal_was_sent(clock: Clock) ->
     assert len(lost) == 1
 
 
-def test_calls_are_repeated_until_the_lease_ends_and_not_made_after_it(clock: Clock) -> None:
+def test_calls_are_repeated_until_the_lease_ends_and_not_made_after_it(clock: SleepClock) -> None:
     made = 0
 
     def away(_: Lease) -> None:
@@ -102,7 +102,7 @@ def test_calls_are_repeated_until_the_lease_ends_and_not_made_after_it(clock: Cl
     assert made == before
 
 
-def test_a_refused_call_is_not_repeated(clock: Clock) -> None:
+def test_a_refused_call_is_not_repeated(clock: SleepClock) -> None:
     made = 0
 
     def refused(_: Lease) -> None:
@@ -115,7 +115,7 @@ def test_a_refused_call_is_not_repeated(clock: Clock) -> None:
     assert made == 1
 
 
-def test_a_409_lease_lost_reaches_everybody(clock: Clock) -> None:
+def test_a_409_lease_lost_reaches_everybody(clock: SleepClock) -> None:
     mine = held(clock)
 
     def lost(_: Lease) -> None:
@@ -126,7 +126,7 @@ def test_a_409_lease_lost_reaches_everybody(clock: Clock) -> None:
     assert "another node has it" in (mine.why_lost() or "")
 
 
-def test_a_call_with_an_end_of_its_own_gives_up_then(clock: Clock) -> None:
+def test_a_call_with_an_end_of_its_own_gives_up_then(clock: SleepClock) -> None:
     def away(_: Lease) -> None:
         raise Unavailable("away")
 
@@ -150,7 +150,7 @@ def test_delays_grow_up_to_their_bound_and_differ() -> None:
 def heart(
     api: FakeNodeApi,
     mine: LocalLease,
-    clock: Clock,
+    clock: SleepClock,
     *,
     is_alive: Callable[[], bool] = lambda: True,
     is_ending: Callable[[], bool] = lambda: False,
@@ -168,7 +168,7 @@ def heart(
 
 
 def test_a_beat_that_is_refused_loses_the_lease_unless_a_report_is_just_ending_it(
-    api: FakeNodeApi, clock: Clock
+    api: FakeNodeApi, clock: SleepClock
 ) -> None:
     api.always["heartbeat"] = LOST
     mine = held(clock)
@@ -178,7 +178,7 @@ def test_a_beat_that_is_refused_loses_the_lease_unless_a_report_is_just_ending_i
     assert "refuses" in (mine.why_lost() or "")
 
 
-def test_a_beat_renews_from_when_it_was_sent(api: FakeNodeApi, clock: Clock) -> None:
+def test_a_beat_renews_from_when_it_was_sent(api: FakeNodeApi, clock: SleepClock) -> None:
     mine = held(clock)
     clock.now_s += 25
     assert heart(api, mine, clock).beat() == 0.05  # as the server says
@@ -186,7 +186,7 @@ def test_a_beat_renews_from_when_it_was_sent(api: FakeNodeApi, clock: Clock) -> 
     assert api.bodies("heartbeat")[0]["step"] == 3
 
 
-def test_beats_that_fail_are_repeated_with_growing_pauses_never_hot(api: FakeNodeApi, clock: Clock) -> None:
+def test_beats_that_fail_are_repeated_with_growing_pauses_never_hot(api: FakeNodeApi, clock: SleepClock) -> None:
     api.always["heartbeat"] = AWAY
     mine = held(clock, renew_every_s=10.0)
     made = heart(api, mine, clock)
@@ -200,19 +200,19 @@ def test_beats_that_fail_are_repeated_with_growing_pauses_never_hot(api: FakeNod
 @pytest.mark.parametrize(
     "answer", [problem(409, "lease-lost"), problem(401, "unauthenticated"), problem(404, "not-found")]
 )
-def test_a_refused_beat_is_the_end_of_the_lease(api: FakeNodeApi, clock: Clock, answer: Any) -> None:
+def test_a_refused_beat_is_the_end_of_the_lease(api: FakeNodeApi, clock: SleepClock, answer: Any) -> None:
     api.always["heartbeat"] = answer
     mine = held(clock)
     heart(api, mine, clock).beat()
     assert mine.why_lost() is not None
 
 
-def test_no_beat_for_a_loop_that_hangs(api: FakeNodeApi, clock: Clock) -> None:
+def test_no_beat_for_a_loop_that_hangs(api: FakeNodeApi, clock: SleepClock) -> None:
     heart(api, held(clock), clock, is_alive=lambda: False).beat()
     assert api.calls == []
 
 
-def test_a_nudge_brings_a_beat_before_its_time(api: FakeNodeApi, clock: Clock) -> None:
+def test_a_nudge_brings_a_beat_before_its_time(api: FakeNodeApi, clock: SleepClock) -> None:
     beaten = threading.Event()
     api.hooks["heartbeat"] = beaten.set
     made = heart(api, held(clock), clock)
@@ -222,7 +222,7 @@ def test_a_nudge_brings_a_beat_before_its_time(api: FakeNodeApi, clock: Clock) -
     made.stop()
 
 
-def test_stopping_wakes_the_sleeper(api: FakeNodeApi, clock: Clock) -> None:
+def test_stopping_wakes_the_sleeper(api: FakeNodeApi, clock: SleepClock) -> None:
     made = heart(api, held(clock), clock)
     made.start(after_s=3600)
     made.stop()
@@ -245,7 +245,7 @@ def test_a_backlog_forgets_the_oldest_and_keeps_the_numbers() -> None:
     assert backlog.batch() == (4, ("e",))
 
 
-def test_lines_that_could_not_be_sent_are_sent_again_under_their_numbers(api: FakeNodeApi, clock: Clock) -> None:
+def test_lines_that_could_not_be_sent_are_sent_again_under_their_numbers(api: FakeNodeApi, clock: SleepClock) -> None:
     journal = LogShipper(node_client(api), calls(clock, held(clock)))
     journal.line("one\ntwo")
     api.answers["log"] = [cut]
@@ -258,7 +258,7 @@ def test_lines_that_could_not_be_sent_are_sent_again_under_their_numbers(api: Fa
     assert second == {"first": 0, "lines": ["one", "two", "three"]}
 
 
-def test_a_refused_batch_does_not_hold_up_the_next(api: FakeNodeApi, clock: Clock) -> None:
+def test_a_refused_batch_does_not_hold_up_the_next(api: FakeNodeApi, clock: SleepClock) -> None:
     journal = LogShipper(node_client(api), calls(clock, held(clock)))
     api.answers["metrics"] = [problem(400, "invalid-input")]
     journal.metrics(1, {"loss": 1.0, "nan": float("nan")})
@@ -271,7 +271,7 @@ def test_a_refused_batch_does_not_hold_up_the_next(api: FakeNodeApi, clock: Cloc
     ]
 
 
-def test_the_journal_is_bounded(api: FakeNodeApi, clock: Clock) -> None:
+def test_the_journal_is_bounded(api: FakeNodeApi, clock: SleepClock) -> None:
     journal = LogShipper(node_client(api), calls(clock, held(clock)))
     for number in range(KEPT + 10):
         journal.line(str(number))
@@ -290,7 +290,7 @@ def no_points() -> None:
 def attempt_uploader(
     api: FakeNodeApi,
     mine: LocalLease,
-    clock: Clock,
+    clock: SleepClock,
     events: list[Event],
     deliver_points: Callable[[], None] = no_points,
 ) -> AttemptUploader:
@@ -310,7 +310,7 @@ def checkpoint(step: int, path: Path) -> CheckpointWritten:
 
 
 def test_uploader_with_several_pending_checkpoints_delivers_only_newest(
-    api: FakeNodeApi, clock: Clock, tmp_path: Path
+    api: FakeNodeApi, clock: SleepClock, tmp_path: Path
 ) -> None:
     events: list[Event] = []
     made = attempt_uploader(api, held(clock), clock, events)
@@ -328,7 +328,7 @@ def test_uploader_with_several_pending_checkpoints_delivers_only_newest(
 
 
 def test_a_checkpoint_is_committed_only_when_the_metrics_before_it_have_arrived(
-    api: FakeNodeApi, clock: Clock, tmp_path: Path
+    api: FakeNodeApi, clock: SleepClock, tmp_path: Path
 ) -> None:
     lease_of_clock = held(clock)
     journal = LogShipper(node_client(api), calls(clock, lease_of_clock))
@@ -347,7 +347,7 @@ def test_a_checkpoint_is_committed_only_when_the_metrics_before_it_have_arrived(
 
 
 def test_a_checkpoint_without_metrics_before_it_costs_no_call_more(
-    api: FakeNodeApi, clock: Clock, tmp_path: Path
+    api: FakeNodeApi, clock: SleepClock, tmp_path: Path
 ) -> None:
     lease_of_clock = held(clock)
     journal = LogShipper(node_client(api), calls(clock, lease_of_clock))
@@ -361,7 +361,7 @@ def test_a_checkpoint_without_metrics_before_it_costs_no_call_more(
     assert api.routes(without=()) == ["uploads", "checkpoints"]
 
 
-def test_bytes_that_arrive_spoiled_are_uploaded_again(api: FakeNodeApi, clock: Clock, tmp_path: Path) -> None:
+def test_bytes_that_arrive_spoiled_are_uploaded_again(api: FakeNodeApi, clock: SleepClock, tmp_path: Path) -> None:
     events: list[Event] = []
     made = attempt_uploader(api, held(clock), clock, events)
     api.answers["checkpoints"] = [problem(409, "blob-mismatch"), problem(409, "blob-missing")]

@@ -156,6 +156,9 @@ def test_a_picture_that_fails_by_a_damaged_file_blames_the_node_which_fetches_th
     assert failed["reason"] == reason
     assert ("style.safetensors was damaged" in failed["message"]) == (kept == b"WEIGHTS")
     assert stored.exists() == (kept == b"weights")
+    assert [each for body in api.bodies("claim") for each in body["damaged"]] == (
+        [stored.name] if kept == b"WEIGHTS" else []
+    )
 
 
 def test_the_next_lease_is_claimed_when_half_of_the_first_is_drawn(

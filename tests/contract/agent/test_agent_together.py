@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.contract.agent.conftest import Node, NodeFactory
+from tests.contract.agent.conftest import AgentNode, NodeFactory
 from tests.contract.agent.fake_node_api import LOST, FakeNodeApi, cut, lease, problem
 
 from giornata.agent.claiming import ExitCode
@@ -30,14 +30,14 @@ def tick():
 
 threading.Thread(target=tick, daemon=True).start()
 
-def seats():
+def free_places():
     free = 3 - len(here) if here else 0
     say("seats", key=next(iter(starts.values()))["joint_key"], free=free, attempts=here)
 
 def end(type, *attempts, **fields):
     for attempt in attempts:
         here.remove(attempt)
-    seats()
+    free_places()
     for attempt in attempts:
         say(type, attempt=attempt, **fields)
 
@@ -96,7 +96,7 @@ while True:
     starts[message["attempt"]] = message
     here.append(message["attempt"])
     say("progress", attempt=message["attempt"], step=1, total=40)
-    seats()
+    free_places()
     scenes = [starts[each]["spec"]["do"] for each in here if starts[each]["spec"]["when"] == len(here)]
     if scenes:
         play(scenes[0])
@@ -111,7 +111,7 @@ def leases(*scenes: dict[str, Any], key: str | None = "k") -> list[dict[str, Any
     ]
 
 
-def together(node: NodeFactory, **settings: Any) -> Node:
+def together(node: NodeFactory, **settings: Any) -> AgentNode:
     return node(script=BATCH_ENGINE, **{"places": 8, "companion_every_s": 0.05} | settings)
 
 

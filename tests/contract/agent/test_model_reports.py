@@ -25,7 +25,7 @@ WHAT = Download(
 HINT = PrefetchHint(base_key="base", downloads=(WHAT,))
 
 
-class SlowStorage:
+class HeldStorage:
     """Storage whose transfers wait until the test lets them go; they fail when `broken`."""
 
     def __init__(self) -> None:
@@ -41,12 +41,12 @@ class SlowStorage:
 
 
 @pytest.fixture
-def storage() -> SlowStorage:
-    return SlowStorage()
+def storage() -> HeldStorage:
+    return HeldStorage()
 
 
 @pytest.fixture
-def prefetch(storage: SlowStorage, tmp_path: Path) -> Iterator[ModelPrefetch]:
+def prefetch(storage: HeldStorage, tmp_path: Path) -> Iterator[ModelPrefetch]:
     made = ModelPrefetch(ModelStore(tmp_path, max_bytes=10**6), storage.fetch)
     made.start()
     yield made
@@ -90,6 +90,28 @@ def test_hint_is_fetched_and_told_first_as_coming_and_then_as_held(reports, pref
     assert prefetch.wait_idle(30)
     report = reports.report()
     assert (report.fetching, files_of(report)) == (None, (SHA256,))
+
+
+def test_damage_is_told_until_the_server_has_answered(reports, tmp_path):
+    store = reports._store
+    (tmp_path / SHA256).write_bytes(b"WEIGHTS")
+    assert store.discard_if_damaged(SHA256)
+    assert [reports.report().damaged for _ in range(2)] == [(SHA256,), (SHA256,)]
+    reports.answered(known_version=None, hint=None)
+    assert reports.report().damaged == ()
+
+
+@pytest.mark.parametrize("kept", [BODY, b"WEIGHTS"])
+def test_file_that_was_damaged_elsewhere_is_read_again_before_its_next_use(reports, storage, tmp_path, kept):
+    (tmp_path / SHA256).write_bytes(kept)
+    reports.answered(known_version=None, hint=None, verify=(SHA256,))
+    storage.go.set()
+    with reports._store.hold(WHAT, storage.fetch) as held:
+        assert held.path.read_bytes() == BODY
+    assert reports.report().damaged == (() if kept == BODY else (SHA256,))
+    (tmp_path / SHA256).write_bytes(b"WEIGHTS")
+    with reports._store.hold(WHAT, storage.fetch) as held:
+        assert held.path.read_bytes() == b"WEIGHTS", "it is read again once"
 
 
 def test_hint_that_could_not_be_fetched_is_told_as_neither_coming_nor_held(reports, prefetch, storage):

@@ -184,7 +184,7 @@ def test_imported_order_takes_no_turn(served: Served, elsewhere: Served, tmp_pat
     assert order.id not in {each.order_id for each in there.find_pictures()}
 
 
-def test_what_was_changed_after_an_import_stays_when_it_is_repeated(
+def test_change_after_an_import_stays_when_the_import_is_repeated(
     served: Served, elsewhere: Served, tmp_path: Path
 ) -> None:
     there = elsewhere.client(elsewhere.keys.admin)
@@ -198,24 +198,6 @@ def test_what_was_changed_after_an_import_stays_when_it_is_repeated(
     assert list(there.find_pictures(starred=True)) == []
     assert [each.number for each in there.find_pictures()] == [0]
     assert list(there.events(new)) == events
-
-
-def test_import_of_pictures_that_broke_off_goes_on(served: Served, elsewhere: Served, tmp_path: Path) -> None:
-    there = elsewhere.client(elsewhere.keys.admin)
-    order = a_drawn_order(served)
-    exported(served.client(served.keys.admin), tmp_path / "project.tar")
-
-    class Broken(Client):
-        def upload_picture(self, *_: object, **__: object) -> None:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), Broken(elsewhere.url, elsewhere.keys.admin) as broken:
-        import_project(broken, tmp_path / "project.tar")
-    (job,) = (each for each in there.jobs() if each.kind == "generate")
-    assert (job.phase, list(there.events(job.id)), list(there.find_pictures())) == ("importing", [], [])
-    assert import_project(there, tmp_path / "project.tar").jobs[order.id] == job.id
-    assert there.get_job(job.id).phase == ""
-    assert [each.number for each in there.find_pictures()] == [0, 2]
 
 
 def test_events_come_in_as_history_and_webhooks_hear_of_the_import_alone(
@@ -321,23 +303,6 @@ def test_import_repeated_makes_nothing_twice(served: Served, elsewhere: Served, 
     (trained,) = [new for old, new in first.jobs.items() if there.get_job(new).state is JobState.SUCCEEDED]
     assert len(list(there.logs(trained))) == 2
     assert [each.type for each in there.events(trained)].count("job.imported") == 1
-
-
-def test_import_that_broke_off_goes_on(served: Served, elsewhere: Served, tmp_path: Path) -> None:
-    there = elsewhere.client(elsewhere.keys.admin)
-    ids = a_project(served, tmp_path)
-    exported(served.client(served.keys.admin), tmp_path / "project.tar")
-
-    def break_off(what: str) -> None:
-        if what == ids["more"]:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        import_project(there, tmp_path / "project.tar", progress=break_off)
-    (first,) = there.jobs()
-    done = import_project(there, tmp_path / "project.tar")
-    assert done.jobs[ids["trained"]] == first.id
-    assert len(list(there.jobs())) == 3
 
 
 def rewritten(source: Path, target: Path, change: Callable[[str, bytes], bytes | None]) -> Path:

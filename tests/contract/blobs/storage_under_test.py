@@ -22,7 +22,7 @@ class ShiftedClock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class StorageUnderTest:
     """Storage under test. `let_expire` returns when a URL of one second has run out."""
 
     blobs: Blobs

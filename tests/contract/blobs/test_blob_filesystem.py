@@ -20,7 +20,7 @@ SIGNING_KEY = b"k" * 32
 
 
 @dataclass
-class Clock:
+class FixedClock:
     now: int = START_MS
 
     def now_ms(self) -> int:
@@ -28,16 +28,16 @@ class Clock:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FixedClock:
+    return FixedClock()
 
 
-def opened(root: Path, clock: Clock, base_url: str | Callable[[], str] = "http://h:1") -> FilesystemBlobs:
+def opened(root: Path, clock: FixedClock, base_url: str | Callable[[], str] = "http://h:1") -> FilesystemBlobs:
     return FilesystemBlobs(root, signing_key=SIGNING_KEY, base_url=base_url, clock=clock)
 
 
 @pytest.fixture
-def blobs(tmp_path: Path, clock: Clock) -> FilesystemBlobs:
+def blobs(tmp_path: Path, clock: FixedClock) -> FilesystemBlobs:
     return opened(tmp_path, clock)
 
 
@@ -90,7 +90,7 @@ def test_a_body_that_ends_early_is_told_from_wrong_bytes(blobs: FilesystemBlobs)
             blobs.accept_put(put, iter([body]))
 
 
-def test_nothing_is_read_without_a_good_signature(blobs: FilesystemBlobs, clock: Clock) -> None:
+def test_file_is_read_with_a_good_signature_only(blobs: FilesystemBlobs, clock: FixedClock) -> None:
     put = received(blobs.sign_put("a", size_bytes=1, sha256=hex_of(b"x"), expires_in_s=60))
     part = received(blobs.sign_part("a", blobs.begin_multipart("a"), 1, 1, 60))
     for accept, request in ((blobs.accept_put, part), (blobs.accept_part, put)):
@@ -105,13 +105,13 @@ def test_nothing_is_read_without_a_good_signature(blobs: FilesystemBlobs, clock:
         blobs.open_get(BlobRequest(method="GET", key="a\ud800", query={"signature": "\ud800"}))
 
 
-def test_a_url_of_another_installation_is_refused(blobs: FilesystemBlobs, tmp_path: Path, clock: Clock) -> None:
+def test_a_url_of_another_installation_is_refused(blobs: FilesystemBlobs, tmp_path: Path, clock: FixedClock) -> None:
     other = FilesystemBlobs(tmp_path, signing_key=b"o" * 32, base_url="http://h:1", clock=clock)
     with pytest.raises(Forbidden):
         blobs.open_get(received(other.sign_get("a", expires_in_s=60)))
 
 
-def test_urls_outlive_a_restart_on_another_port(tmp_path: Path, clock: Clock) -> None:
+def test_urls_outlive_a_restart_on_another_port(tmp_path: Path, clock: FixedClock) -> None:
     port = ["1"]
     before = opened(tmp_path, clock, lambda: f"http://h:{port[0]}/")
     signed = before.sign_put("a", size_bytes=1, sha256=hex_of(b"x"), expires_in_s=60)
@@ -122,7 +122,7 @@ def test_urls_outlive_a_restart_on_another_port(tmp_path: Path, clock: Clock) ->
     assert before.size("a") == 1
 
 
-def test_a_short_signing_key_is_refused(tmp_path: Path, clock: Clock) -> None:
+def test_a_short_signing_key_is_refused(tmp_path: Path, clock: FixedClock) -> None:
     with pytest.raises(InvalidInput, match="signing_key"):
         FilesystemBlobs(tmp_path, signing_key=b"short", base_url="http://h", clock=clock)
 
@@ -153,7 +153,7 @@ def test_half_an_object_is_never_visible(blobs: FilesystemBlobs) -> None:
 
 
 def test_leftover_files_of_interrupted_writes_are_swept_after_a_day(
-    blobs: FilesystemBlobs, tmp_path: Path, clock: Clock
+    blobs: FilesystemBlobs, tmp_path: Path, clock: FixedClock
 ) -> None:
     (tmp_path / "aside" / "old").write_bytes(b"half")
     (tmp_path / "aside" / "old-folder").mkdir()

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import httpx
 import pytest
-from tests.contract.blobs.storage_under_test import Place, hex_of, now, send
+from tests.contract.blobs.storage_under_test import StorageUnderTest, hex_of, now, send
 
 from giornata.domain.errors import BlobMismatch, BlobMissing
 
@@ -16,22 +16,22 @@ PARTS = (os.urandom(PART_BYTES), os.urandom(PART_BYTES), os.urandom(1000))
 KEY = "run/big.safetensors"
 
 
-def put_part(place: Place, http: httpx.Client, upload: str, number: int, body: bytes) -> str:
+def put_part(place: StorageUnderTest, http: httpx.Client, upload: str, number: int, body: bytes) -> str:
     reply = send(http, place.blobs.sign_part(KEY, upload, number, len(body), 60), body)
     assert reply.status_code == 200, reply.text
     return reply.headers["etag"]
 
 
-def put_all(place: Place, http: httpx.Client, upload: str, parts: Sequence[bytes] = PARTS) -> list[str]:
+def put_all(place: StorageUnderTest, http: httpx.Client, upload: str, parts: Sequence[bytes] = PARTS) -> list[str]:
     return [put_part(place, http, upload, number, body) for number, body in enumerate(parts, start=1)]
 
 
-def assert_whole(place: Place) -> None:
+def assert_whole(place: StorageUnderTest) -> None:
     stored = place.blobs.digest(KEY)
     assert (stored.size_bytes, stored.sha256) == (2 * PART_BYTES + 1000, hex_of(b"".join(PARTS)))
 
 
-def test_parts_in_any_order_and_one_of_them_again(place: Place, http: httpx.Client) -> None:
+def test_parts_in_any_order_and_one_of_them_again(place: StorageUnderTest, http: httpx.Client) -> None:
     upload = place.blobs.begin_multipart(KEY)
     third = put_part(place, http, upload, 3, PARTS[2])
     put_part(place, http, upload, 1, os.urandom(PART_BYTES))
@@ -43,7 +43,7 @@ def test_parts_in_any_order_and_one_of_them_again(place: Place, http: httpx.Clie
     assert_whole(place)
 
 
-def test_completing_again_after_a_lost_reply(place: Place, http: httpx.Client) -> None:
+def test_completing_again_after_a_lost_reply(place: StorageUnderTest, http: httpx.Client) -> None:
     upload = place.blobs.begin_multipart(KEY)
     etags = put_all(place, http, upload)
     for _ in range(3):
@@ -51,7 +51,9 @@ def test_completing_again_after_a_lost_reply(place: Place, http: httpx.Client) -
     assert_whole(place)
 
 
-def test_completing_again_is_no_success_when_something_else_is_there(place: Place, http: httpx.Client) -> None:
+def test_completing_again_is_no_success_when_something_else_is_there(
+    place: StorageUnderTest, http: httpx.Client
+) -> None:
     upload = place.blobs.begin_multipart(KEY)
     etags = put_all(place, http, upload)
     place.blobs.abort_multipart(KEY, upload)
@@ -61,7 +63,7 @@ def test_completing_again_is_no_success_when_something_else_is_there(place: Plac
     assert b"".join(place.blobs.read(KEY)) == b"something else"
 
 
-def test_a_part_that_is_missing_or_another(place: Place, http: httpx.Client) -> None:
+def test_a_part_that_is_missing_or_another(place: StorageUnderTest, http: httpx.Client) -> None:
     upload = place.blobs.begin_multipart(KEY)
     etags = put_all(place, http, upload)
     for wrong in ([etags[1], etags[1], etags[2]], [*etags, etags[2]], ["nonsense", *etags[1:]], []):
@@ -74,12 +76,12 @@ def test_a_part_that_is_missing_or_another(place: Place, http: httpx.Client) -> 
 
 
 @pytest.mark.parametrize("body", [b"x" * 1001, b"x" * 999], ids=["longer", "shorter"])
-def test_a_part_of_another_size_is_refused(place: Place, http: httpx.Client, body: bytes) -> None:
+def test_a_part_of_another_size_is_refused(place: StorageUnderTest, http: httpx.Client, body: bytes) -> None:
     upload = place.blobs.begin_multipart(KEY)
     assert send(http, place.blobs.sign_part(KEY, upload, 1, 1000, 60), body).status_code in {403, 409, 413}
 
 
-def test_a_url_is_good_for_one_part_only(place: Place, http: httpx.Client) -> None:
+def test_a_url_is_good_for_one_part_only(place: StorageUnderTest, http: httpx.Client) -> None:
     upload = place.blobs.begin_multipart(KEY)
     signed = place.blobs.sign_part(KEY, upload, 1, 1000, 60)
     other = re.sub(r"\b(part|partNumber)=1\b", r"\1=2", signed.url)
@@ -87,7 +89,7 @@ def test_a_url_is_good_for_one_part_only(place: Place, http: httpx.Client) -> No
     assert send(http, signed, PARTS[2], url=other).status_code == 403
 
 
-def test_an_aborted_upload_takes_nothing_more(place: Place, http: httpx.Client) -> None:
+def test_an_aborted_upload_takes_nothing_more(place: StorageUnderTest, http: httpx.Client) -> None:
     upload = place.blobs.begin_multipart(KEY)
     etag = put_part(place, http, upload, 1, PARTS[0])
     late = place.blobs.sign_part(KEY, upload, 2, 1000, 60)
@@ -99,14 +101,14 @@ def test_an_aborted_upload_takes_nothing_more(place: Place, http: httpx.Client) 
     place.blobs.abort_multipart(KEY, "0000000000000-" + "0" * 32)
 
 
-def test_aborting_what_was_completed_harms_nothing(place: Place, http: httpx.Client) -> None:
+def test_aborting_what_was_completed_harms_nothing(place: StorageUnderTest, http: httpx.Client) -> None:
     upload = place.blobs.begin_multipart(KEY)
     place.blobs.complete_multipart(KEY, upload, put_all(place, http, upload))
     place.blobs.abort_multipart(KEY, upload)
     assert_whole(place)
 
 
-def test_leftovers_are_listed_on_all_pages(place: Place, http: httpx.Client) -> None:
+def test_leftovers_are_listed_on_all_pages(place: StorageUnderTest, http: httpx.Client) -> None:
     begun = {(f"left/{number}", place.blobs.begin_multipart(f"left/{number}")) for number in range(17)}
     done = place.blobs.begin_multipart(KEY)
     place.blobs.complete_multipart(KEY, done, put_all(place, http, done, PARTS[2:]))

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from tests.contract.blobs.storage_under_test import Place, hex_of, now
+from tests.contract.blobs.storage_under_test import StorageUnderTest, hex_of, now
 
 from giornata.domain.errors import BlobMissing, InvalidInput
 
 
-def test_blob_written_is_read_back_with_size_and_sha256(place: Place) -> None:
+def test_blob_written_is_read_back_with_size_and_sha256(place: StorageUnderTest) -> None:
     stored = place.blobs.write("a/b", [b"one ", b"", b"two"])
     assert (stored.size_bytes, stored.sha256) == (7, hex_of(b"one two"))
     assert place.blobs.digest("a/b") == stored
@@ -18,7 +18,7 @@ def test_blob_written_is_read_back_with_size_and_sha256(place: Place) -> None:
     assert b"".join(place.blobs.read("a/b")) == b"one two"
 
 
-def test_a_large_object_is_read_in_pieces(place: Place) -> None:
+def test_a_large_object_is_read_in_pieces(place: StorageUnderTest) -> None:
     block = bytes(range(256)) * 4096
     stored = place.blobs.write("large", (block for _ in range(35)))
     assert stored.size_bytes == 35 * 2**20
@@ -28,13 +28,13 @@ def test_a_large_object_is_read_in_pieces(place: Place) -> None:
     assert place.blobs.digest("large") == stored
 
 
-def test_writing_nothing_makes_an_empty_object(place: Place) -> None:
+def test_writing_nothing_makes_an_empty_object(place: StorageUnderTest) -> None:
     assert place.blobs.write("none", []).sha256 == hex_of(b"")
     assert place.blobs.size("none") == 0
 
 
 @pytest.mark.parametrize("before_it_fails", [1, 20 * 2**20], ids=["small", "in parts"])
-def test_a_write_that_fails_leaves_what_was_there(place: Place, before_it_fails: int) -> None:
+def test_a_write_that_fails_leaves_what_was_there(place: StorageUnderTest, before_it_fails: int) -> None:
     class Unplugged(Exception):
         pass
 
@@ -52,7 +52,7 @@ def test_a_write_that_fails_leaves_what_was_there(place: Place, before_it_fails:
     assert list(place.blobs.stale_multiparts(now() + timedelta(minutes=1))) == []
 
 
-def test_missing_key_raises_blob_missing_and_delete_returns_false(place: Place) -> None:
+def test_missing_key_raises_blob_missing_and_delete_returns_false(place: StorageUnderTest) -> None:
     place.blobs.write("folder/file", [b"x"])
     for key in ("nothing", "folder", "folder/file2"):
         for use in (place.blobs.size, place.blobs.digest, lambda key: next(place.blobs.read(key))):
@@ -62,7 +62,7 @@ def test_missing_key_raises_blob_missing_and_delete_returns_false(place: Place) 
     assert place.blobs.size("folder/file") == 1
 
 
-def test_delete_repeated_returns_false(place: Place) -> None:
+def test_delete_repeated_returns_false(place: StorageUnderTest) -> None:
     place.blobs.write("a/b/c", [b"x"])
     assert [place.blobs.delete("a/b/c") for _ in range(2)] == [True, False]
     assert list(place.blobs.list("")) == []
@@ -70,7 +70,7 @@ def test_delete_repeated_returns_false(place: Place) -> None:
     assert place.blobs.size("a/b") == 16
 
 
-def test_a_listing_walks_all_pages(place: Place) -> None:
+def test_a_listing_walks_all_pages(place: StorageUnderTest) -> None:
     keys = [f"{folder}/{number:02d}" for folder in ("a", "a.b", "ab", "b/c") for number in range(5)]
     for key in reversed(keys):
         place.blobs.write(key, [key.encode()])
@@ -80,7 +80,7 @@ def test_a_listing_walks_all_pages(place: Place) -> None:
     assert all(abs((row.modified_at - now()).total_seconds()) < 120 for row in found)
 
 
-def test_a_prefix_is_a_string_and_no_folder(place: Place) -> None:
+def test_a_prefix_is_a_string_and_no_folder(place: StorageUnderTest) -> None:
     for key in ("a/1", "a/2", "ab/1", "b"):
         place.blobs.write(key, [b"x"])
     wanted = {"a": ["a/1", "a/2", "ab/1"], "a/": ["a/1", "a/2"], "a/2": ["a/2"], "c": [], "b": ["b"], "b/": []}
@@ -88,12 +88,12 @@ def test_a_prefix_is_a_string_and_no_folder(place: Place) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["/", "/a", "../", "a/../b", "a//", "ä"])
-def test_a_prefix_that_is_not_safe(place: Place, prefix: str) -> None:
+def test_a_prefix_that_is_not_safe(place: StorageUnderTest, prefix: str) -> None:
     with pytest.raises(InvalidInput):
         list(place.blobs.list(prefix))
 
 
-def test_writers_of_one_key_leave_one_whole_object(place: Place) -> None:
+def test_writers_of_one_key_leave_one_whole_object(place: StorageUnderTest) -> None:
     bodies = [bytes([number]) * 300_000 for number in range(8)]
     start = threading.Barrier(len(bodies))
     seen: list[bytes] = []

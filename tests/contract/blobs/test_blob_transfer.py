@@ -11,7 +11,7 @@ from random import Random
 
 import httpx
 import pytest
-from tests.contract.blobs.storage_under_test import Place
+from tests.contract.blobs.storage_under_test import StorageUnderTest
 
 from giornata.client.retry import Backoff
 from giornata.client.storage.transfer import download, upload_file
@@ -63,7 +63,7 @@ def breaking_line(host: str, port: int, *, after_bytes: int) -> Iterator[tuple[i
 
 @pytest.mark.parametrize("size_bytes", [1, 1_000_000, 17_000_000])
 def test_file_uploaded_and_downloaded_has_same_bytes(
-    place: Place, http: httpx.Client, tmp_path: Path, size_bytes: int
+    place: StorageUnderTest, http: httpx.Client, tmp_path: Path, size_bytes: int
 ) -> None:
     (tmp_path / "up").write_bytes(BODY[:size_bytes])
     digest = sha256(BODY[:size_bytes]).hexdigest()
@@ -87,7 +87,7 @@ def test_file_uploaded_and_downloaded_has_same_bytes(
     assert (tmp_path / "down").read_bytes() == BODY[:size_bytes]
 
 
-def test_a_late_url_is_renewed(place: Place, http: httpx.Client, tmp_path: Path) -> None:
+def test_a_late_url_is_renewed(place: StorageUnderTest, http: httpx.Client, tmp_path: Path) -> None:
     body = BODY[:1000]
     (tmp_path / "up").write_bytes(body)
     upload = place.blobs.begin_multipart("a")
@@ -109,7 +109,7 @@ def test_a_late_url_is_renewed(place: Place, http: httpx.Client, tmp_path: Path)
     assert place.blobs.size("a") == len(body)
 
 
-def test_a_download_through_a_line_that_breaks(place: Place, http: httpx.Client, tmp_path: Path) -> None:
+def test_a_download_through_a_line_that_breaks(place: StorageUnderTest, http: httpx.Client, tmp_path: Path) -> None:
     place.blobs.write("a", [BODY])
     signed = place.blobs.sign_get("a", expires_in_s=60)
     host = httpx.URL(signed.url)

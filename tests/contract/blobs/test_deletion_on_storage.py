@@ -5,9 +5,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.contract.blobs.storage_under_test import Place, ShiftedClock
+from tests.contract.blobs.storage_under_test import ShiftedClock, StorageUnderTest
 from tests.contract.store.test_deletion import ended_job
-from tests.fixtures.contexts import CountedNames, FinePictures
+from tests.fixtures.contexts import CountedIds, FinePictures
 from tests.fixtures.databases import new_sqlite, opened
 from tests.fixtures.users import ANN, ANN_ADMIN, BOB, PICTURES, Bytes, claim, move_in, new_dataset, new_job
 
@@ -26,10 +26,10 @@ LARGE = UploadRequest(files=(FileToUpload(sha256="d" * 64, size_bytes=SINGLE_PUT
 
 
 @pytest.fixture
-def ctx(place: Place, tmp_path: Path) -> Iterator[Context]:
+def ctx(place: StorageUnderTest, tmp_path: Path) -> Iterator[Context]:
     with opened(new_sqlite(tmp_path)) as store:
         found = Context(
-            store=store, blobs=place.blobs, clock=ShiftedClock(), names=CountedNames(), pictures=FinePictures()
+            store=store, blobs=place.blobs, clock=ShiftedClock(), names=CountedIds(), pictures=FinePictures()
         )
         move_in(found)
         yield found

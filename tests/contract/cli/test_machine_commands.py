@@ -27,7 +27,7 @@ def machine(served):
     broken(served, 2)
 
 
-def test_nothing_is_known_at_first(run):
+def test_machine_is_unknown_before_its_first_report(run):
     assert run("machines", "--json").json == {"items": []}
 
 

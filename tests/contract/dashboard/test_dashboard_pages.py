@@ -107,7 +107,7 @@ def test_every_reply_has_the_policy_and_no_page_is_kept(
     assert "unsafe" not in POLICY
 
 
-class _Page(HTMLParser):
+class _PolicyParser(HTMLParser):
     """Notes what a policy would refuse, and every id."""
 
     def __init__(self, text: str) -> None:
@@ -133,7 +133,7 @@ def test_no_page_holds_an_inline_script_or_style_or_an_id_twice(
     installation: Furnished, browsers: dict[str, Browser]
 ) -> None:
     for name, path in pages_of(installation).items():
-        found = _Page(get(browsers["owner"] if name not in OWNERS_ONLY else browsers["operator"], path).text)
+        found = _PolicyParser(get(browsers["owner"] if name not in OWNERS_ONLY else browsers["operator"], path).text)
         assert found.inline == [], name
         assert len(found.ids) == len(set(found.ids)), (name, found.ids)
         outside = [each for each in found.outside if "/v1/blobs/" not in each]  # signed links to download

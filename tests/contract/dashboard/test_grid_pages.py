@@ -90,8 +90,8 @@ def test_axes_of_the_form_become_a_grid_and_come_back_into_the_form(installation
     ("given", "field", "said"),
     [
         ({"axis_2": "sede", "values_2": "1"}, "axis_2", "is no setting of a picture"),
-        ({"axis_2": "seed"}, "values_2", "type values"),
-        ({"values_3": "1,2"}, "axis_3", "name a slot"),
+        ({"axis_2": "seed"}, "values_2", "Type values"),
+        ({"values_3": "1,2"}, "axis_3", "Name a slot"),
         ({"axis_1": "who", "values_1": "[1, "}, "values_1", "is no list in JSON"),
         ({"axis_1": "loras.0.weight", "values_1": "0.5"}, "axis_1", "loras number 0"),
         ({"axis_1": "width", "values_1": "63, 64"}, "axis_1", "multiple of 8; it is 63"),
@@ -109,6 +109,16 @@ def test_fault_of_an_axis_stands_beside_its_field_and_the_form_keeps_what_was_ty
     assert '<details class="axes" open>' in reply.text
     for value in (each for name, each in given.items() if name != "prompts" and "[" not in each):
         assert f'value="{value}"' in reply.text
+
+
+def test_faults_of_the_form_stand_there_together_with_those_of_the_spec(installation: Furnished) -> None:
+    given = {"width": "wide", "num_images_per_prompt": "0", "lora": "fox:strong"}
+    rows = {"axis_1": "who", "values_1": "", "axis_2": "sede", "values_2": "1", "axis_4": "how", "values_4": "ink"}
+    text = post(installation, "/generate", {**FORM, **given, **rows}).text
+    beside = dict(re.findall(r'id="(\w+)-fault">([^<]*)', text))
+    assert set(beside) == {"width", "num_images_per_prompt", "lora", "values_1", "axis_2"}
+    assert "is no setting of a picture" in beside["axis_2"]
+    assert "greater than or equal to 1; it is 0" in beside["num_images_per_prompt"]
 
 
 def test_sheet_has_labels_pictures_and_the_cell_that_failed(installation: Furnished) -> None:

@@ -215,12 +215,14 @@ def test_every_fault_stands_beside_its_field_and_what_was_typed_stays(studio: St
         ("steps", "many"),
         ("budget", "-1"),
         ("instance_prompt", "sks"),
+        ("more", '{"rank": "thick"}'),
     ]
     added = json.dumps([{"sha256": studio.sha256, "name": "a.png"}, {"sha256": "0" * 64, "name": "lost.png"}])
     refused = studio.post("owner", "/train", [*typed, ("added", added)])
     assert refused.status_code == 400
-    for field in ("steps", "budget"):
+    for field in ("steps", "budget", "model"):
         assert f'id="{field}-fault"' in refused.text, field
+    assert "<strong>spec.rank</strong>" in refused.text
     assert 'value="my dog"' in refused.text
     assert 'value="many"' in refused.text
     assert re.search(r'id="fault-2">.*\n?', refused.text), "the picture that is not there is named at the picture"

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from html import escape
 from pathlib import Path
 
-from tests.fixtures.dashboard import HOUR_MS, PROJECT, DayClock, Furnished, furnished, pages_of
+from tests.fixtures.dashboard import HOUR_MS, PROJECT, DayClock, Furnished, forget_parts, furnished, pages_of
 from tests.fixtures.people import ROOT, browser_of
 
 from giornata.control.context import Context
@@ -24,6 +24,7 @@ OPERATOR = replace(ROOT, project_id=ROOT_PROJECT)
 
 
 def text_of(installation: Furnished) -> str:
+    forget_parts(installation)
     response = browser_of(installation.served, installation.operator).call(
         "GET", pages_of(installation)["operator-day"]
     )
@@ -54,6 +55,7 @@ def test_an_operator_sees_what_is_spent_of_budgets_the_most_used_up_first(tmp_pa
         both = SetBudget(budget_micro_usd=100_000_000, monthly_budget_micro_usd=4_000_000)
         set_project_budget(ctx, OPERATOR, PROJECT, both)
         settle_budgets(ctx)
+        forget_parts(installation)
         text = operator.call("GET", path).text
         found = re.findall(r'"Budget">([^<]+)</td><td data-label="Spent" class="number">([^<]+)<', text)
         assert [spent.partition(" of ")[2] for _, spent in found][:2] == ["$4.00", "$100.00"]
@@ -143,6 +145,8 @@ def test_an_operator_reads_why_the_oldest_job_waits_and_what_is_wrong_with_fleet
         assert f'href="/dashboard/projects/{PROJECT}/jobs/{installation.waiting_job}"' in text
         of_studio = replace(OPERATOR, project_id=PROJECT)
         because = get_job(ctx, of_studio, installation.waiting_job).waiting_because
+        assert text.count("The oldest job") == 1
+        assert "oldest" not in operator.call("GET", pages_of(installation)["operator-installation"]).text
         assert because and f"<strong>It waits:</strong> {escape(because)}." in text
         assert re.search(r">spot</a>: \d wanted, 3 there", text)
         assert "the provider&#39;s &lt;b&gt;quota&lt;/b&gt; is used up" in text
@@ -151,6 +155,7 @@ def test_an_operator_reads_why_the_oldest_job_waits_and_what_is_wrong_with_fleet
         assert f'hx-get="{path}"' in operator.call("GET", pages_of(installation)["operator-home"]).text
         cancel(ctx, of_studio, installation.waiting_job)
         ctx.memory.remember_gauges(read_gauges(ctx), at_ms=ctx.clock.now_ms())
+        forget_parts(installation)
         assert "No job waits." in operator.call("GET", path).text
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.fixtures.drawing import (
     SIDE_PX,
-    Wanted,
+    ReferencePicture,
     asked,
     finished,
     image_row,
@@ -44,9 +44,9 @@ def _cases(first: Sequence[str]) -> list[Any]:
     return found
 
 
-def _wanted(name: str) -> Wanted:
+def _wanted(name: str) -> ReferencePicture:
     scheduler = all_schedulers()[name]
-    return Wanted(class_name=scheduler.class_name, settings=tuple(scheduler.settings.items()))
+    return ReferencePicture(class_name=scheduler.class_name, settings=tuple(scheduler.settings.items()))
 
 
 @pytest.fixture
@@ -91,14 +91,14 @@ def test_an_inpainting_row_alone_equals_the_pipeline(bases: dict[str, BaseModel]
 
 @pytest.mark.parametrize("strength", [0.6, 1.0])
 def test_an_inpainting_row_of_nine_channels_equals_the_pipeline(base: BaseModel, strength: float) -> None:
-    made_for_it, wanted = with_mask_channels(base), Wanted(strength=strength)
+    made_for_it, wanted = with_mask_channels(base), ReferencePicture(strength=strength)
 
     [ours] = finished(made_for_it, inpainting_row(made_for_it, wanted))
 
     assert torch.equal(ours, _inpainted(made_for_it, wanted))
 
 
-def _inpainted(base: BaseModel, wanted: Wanted) -> torch.Tensor:
+def _inpainted(base: BaseModel, wanted: ReferencePicture) -> torch.Tensor:
     found: torch.Tensor = pipeline_of(base, wanted, "Inpaint")(
         **asked(wanted),
         image=photo(),
@@ -112,7 +112,7 @@ def _inpainted(base: BaseModel, wanted: Wanted) -> torch.Tensor:
 
 
 def test_a_row_without_guidance_equals_the_pipeline(base: BaseModel) -> None:
-    wanted = Wanted(guidance=1.0)
+    wanted = ReferencePicture(guidance=1.0)
     theirs = pipeline_of(base, wanted)(**asked(wanted), height=SIDE_PX, width=SIDE_PX, output_type="latent").images
 
     [ours] = finished(base, text_row(base, wanted))
@@ -121,7 +121,7 @@ def test_a_row_without_guidance_equals_the_pipeline(base: BaseModel) -> None:
 
 
 def test_a_finished_picture_equals_the_pipelines_picture(base: BaseModel) -> None:
-    wanted = Wanted()
+    wanted = ReferencePicture()
     theirs = pipeline_of(base, wanted)(**asked(wanted), height=SIDE_PX, width=SIDE_PX).images[0]
 
     [latents] = finished(base, text_row(base, wanted))
@@ -142,7 +142,7 @@ def test_rows_that_join_and_leave_are_as_they_would_be_alone(exact_base: BaseMod
         torch.testing.assert_close(other, one, atol=1e-6, rtol=1e-6)
 
 
-def _joined_one_by_one(base: BaseModel, all_wanted: list[Wanted]) -> list[torch.Tensor]:
+def _joined_one_by_one(base: BaseModel, all_wanted: list[ReferencePicture]) -> list[torch.Tensor]:
     """A row joins at each step, and leaves as soon as it is done."""
     rows = [text_row(base, wanted) for wanted in all_wanted]
     denoiser, waiting, present = Denoiser(base.unet), list(rows), []

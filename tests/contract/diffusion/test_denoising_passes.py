@@ -10,7 +10,7 @@ from diffusers import ControlNetModel
 from tests.fixtures.claimed_cuda.counting import Count
 from tests.fixtures.drawing import (
     SIDE_PX,
-    Wanted,
+    ReferencePicture,
     asked,
     finished,
     inpainting_row,
@@ -57,7 +57,7 @@ def control(model: Any, **more: Any) -> RowControl:
 
 
 def test_a_row_with_a_controlnet_equals_the_pipeline(base: BaseModel) -> None:
-    net, wanted = control_net(base, 1), Wanted()
+    net, wanted = control_net(base, 1), ReferencePicture()
     theirs = _controlled(base, wanted, net, photo(), 0.7, 0.0, 1.0)
 
     [ours] = finished(base, text_row(base, wanted, controls=(control(net, weight=0.7),)))
@@ -67,7 +67,7 @@ def test_a_row_with_a_controlnet_equals_the_pipeline(base: BaseModel) -> None:
 
 
 def test_a_row_with_two_controlnets_that_begin_and_end_equals_the_pipeline(base: BaseModel) -> None:
-    nets, wanted = [control_net(base, 1), control_net(base, 2)], Wanted()
+    nets, wanted = [control_net(base, 1), control_net(base, 2)], ReferencePicture()
     theirs = _controlled(base, wanted, nets, [photo(), photo()], [0.7, 1.2], [0.0, 0.4], [0.6, 1.0])
 
     controls = control(nets[0], weight=0.7, end=0.6), control(nets[1], weight=1.2, start=0.4)
@@ -77,7 +77,7 @@ def test_a_row_with_two_controlnets_that_begin_and_end_equals_the_pipeline(base:
 
 
 def test_a_row_without_controlnet_is_as_it_would_be_alone_beside_rows_with(exact_base: BaseModel) -> None:
-    net, wanted, other = control_net(exact_base, 1), Wanted(), Wanted(seed=8)
+    net, wanted, other = control_net(exact_base, 1), ReferencePicture(), ReferencePicture(seed=8)
     plain, steered = text_row(exact_base, wanted), text_row(exact_base, other, controls=(control(net),))
 
     together = finished(exact_base, plain, steered)
@@ -90,7 +90,9 @@ def test_a_row_without_controlnet_is_as_it_would_be_alone_beside_rows_with(exact
         torch.testing.assert_close(one, same, atol=1e-6, rtol=1e-6)
 
 
-def _controlled(base: BaseModel, wanted: Wanted, net: Any, image: Any, scale: Any, start: Any, end: Any) -> Any:
+def _controlled(
+    base: BaseModel, wanted: ReferencePicture, net: Any, image: Any, scale: Any, start: Any, end: Any
+) -> Any:
     import diffusers
 
     name = base.family.pipeline.replace("Pipeline", "ControlNetPipeline")
@@ -115,7 +117,7 @@ def _controlled(base: BaseModel, wanted: Wanted, net: Any, image: Any, scale: An
 def test_a_picture_that_a_second_model_goes_on_with_equals_the_pipelines(
     tiny_base: BaseModel, class_name: str
 ) -> None:
-    wanted, share = Wanted(class_name=class_name, steps=8), 0.6
+    wanted, share = ReferencePicture(class_name=class_name, steps=8), 0.6
     first = pipeline_of(tiny_base, wanted)(
         **asked(wanted), height=SIDE_PX, width=SIDE_PX, denoising_end=share, output_type="latent"
     ).images
@@ -136,7 +138,7 @@ def test_a_picture_that_a_second_model_goes_on_with_equals_the_pipelines(
 
 @pytest.mark.parametrize("class_name", ["EulerDiscreteScheduler", "LMSDiscreteScheduler"])
 def test_a_second_pass_equals_the_pipeline_on_enlarged_latents(base: BaseModel, class_name: str) -> None:
-    wanted, side_px = Wanted(class_name=class_name, steps=8), 96
+    wanted, side_px = ReferencePicture(class_name=class_name, steps=8), 96
     [first] = finished(base, text_row(base, wanted))
     larger = functional.interpolate(first, size=(12, 12), mode="bilinear")
     theirs = pipeline_of(base, wanted, "Img2Img")(
@@ -160,7 +162,7 @@ def test_a_base_that_predicts_velocities_equals_the_pipeline(base: BaseModel, ze
     if zero_snr:
         settings |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
     scheduler = type(base.noise_scheduler).from_config(base.noise_scheduler.config, **settings)
-    taught, wanted = replace(base, noise_scheduler=scheduler), Wanted()
+    taught, wanted = replace(base, noise_scheduler=scheduler), ReferencePicture()
     theirs = pipeline_of(taught, wanted)(**asked(wanted), height=SIDE_PX, width=SIDE_PX, output_type="latent").images
 
     [ours] = finished(taught, text_row(taught, wanted))
@@ -170,8 +172,8 @@ def test_a_base_that_predicts_velocities_equals_the_pipeline(base: BaseModel, ze
 
 
 def test_a_row_with_a_longer_prompt_is_within_a_level_of_itself_alone(base: BaseModel) -> None:
-    wanted = Wanted()
-    short, long = said(base, wanted), said(base, Wanted(prompt="a green star"))
+    wanted = ReferencePicture()
+    short, long = said(base, wanted), said(base, ReferencePicture(prompt="a green star"))
     twice = PromptEmbeds(
         prompt_LD=torch.cat([long.prompt_LD] * 2),
         pooled_P=long.pooled_P,
@@ -193,7 +195,7 @@ def test_a_row_with_a_longer_prompt_is_within_a_level_of_itself_alone(base: Base
 
 
 def test_inpainting_keeps_bytes_outside_the_mask(base: BaseModel) -> None:
-    [latents] = finished(base, inpainting_row(base, Wanted()))
+    [latents] = finished(base, inpainting_row(base, ReferencePicture()))
     mask = mask_of(right_half(), width=SIDE_PX, height=SIDE_PX)
 
     drawn = np.asarray(PictureDecoder(base).picture(latents))
@@ -207,7 +209,7 @@ def test_inpainting_keeps_bytes_outside_the_mask(base: BaseModel) -> None:
 def test_eight_rows_are_one_pass_of_the_unet(base: BaseModel) -> None:
     passes: list[int] = []
     hook = base.unet.register_forward_pre_hook(lambda _unet, given: passes.append(given[0].shape[0]))
-    rows = [text_row(base, Wanted(seed=seed, guidance=(6.0, 1.0)[seed % 2])) for seed in range(8)]
+    rows = [text_row(base, ReferencePicture(seed=seed, guidance=(6.0, 1.0)[seed % 2])) for seed in range(8)]
 
     Denoiser(base.unet).step(rows)
     hook.remove()
@@ -222,7 +224,7 @@ OPERATIONS_A_ROW = 17
 def test_a_further_row_costs_no_more_than_its_schedulers_step(base: BaseModel) -> None:
     counted = {}
     for count in (1, 8):
-        rows, denoiser = [text_row(base, Wanted(seed=seed)) for seed in range(count)], Denoiser(base.unet)
+        rows, denoiser = [text_row(base, ReferencePicture(seed=seed)) for seed in range(count)], Denoiser(base.unet)
         denoiser.step(rows)
         with Count() as operations:
             denoiser.step(rows)

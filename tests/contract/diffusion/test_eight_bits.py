@@ -346,7 +346,7 @@ def test_the_fit_counts_the_narrow_weights_and_one_wide_one(tiny_base: BaseModel
     assert sizes_of(held, spec).weights_bytes == others + held_bytes(held.unet) + 4 * widest
 
 
-def test_none_leaves_the_base_as_it_is(tiny_base: BaseModel) -> None:
+def test_format_none_leaves_the_base_as_it_is(tiny_base: BaseModel) -> None:
     assert held_base(tiny_base, NONE, CPU) is tiny_base
     assert not any(isinstance(module, EIGHT_BITS) for module in tiny_base.unet.modules())
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from diffusers import StableDiffusionXLPipeline
 from PIL import Image, ImageChops
-from tools.lora_grid import Row, Sampling, main, make_grid, paint, paint_row, parse_row
+from tools.lora_grid import GridRow, Sampling, main, make_grid, paint, paint_row, parse_row
 
 from giornata.diffusion.adapter.lora import add_adapters
 from giornata.diffusion.base.models import BaseModel
@@ -39,7 +39,7 @@ def plain(color: str, side_px: int = 64) -> Image.Image:
 
 
 def test_rows_are_read_from_the_command_line() -> None:
-    assert parse_row("teal heart=a/b.safetensors:a photo: of x=y") == Row(
+    assert parse_row("teal heart=a/b.safetensors:a photo: of x=y") == GridRow(
         label="teal heart", lora=Path("a/b.safetensors"), prompt="a photo: of x=y"
     )
     assert parse_row("base=-:a dog").lora is None
@@ -60,18 +60,18 @@ def test_a_row_has_base_and_lora_and_leaves_the_pipeline_clean(
     pipeline: StableDiffusionXLPipeline, lora: Path
 ) -> None:
     before = paint(pipeline, "a dog", QUICK, side_px=64)
-    base, with_lora = paint_row(pipeline, Row(label="x", lora=lora, prompt="a dog"), QUICK, side_px=64)
+    base, with_lora = paint_row(pipeline, GridRow(label="x", lora=lora, prompt="a dog"), QUICK, side_px=64)
     after = paint(pipeline, "a dog", QUICK, side_px=64)
     assert [image.tobytes() for image in before] == [image.tobytes() for image in base]
     assert [image.tobytes() for image in before] == [image.tobytes() for image in after]
     assert all(a.tobytes() != b.tobytes() for a, b in zip(base, with_lora, strict=True))
-    assert paint_row(pipeline, Row(label="x", lora=None, prompt="a dog"), QUICK, side_px=64)[1] == ()
+    assert paint_row(pipeline, GridRow(label="x", lora=None, prompt="a dog"), QUICK, side_px=64)[1] == ()
 
 
 def test_the_sheet_shows_the_very_pictures(
     pipeline: StableDiffusionXLPipeline, tiny_folder: Path, lora: Path, tmp_path: Path
 ) -> None:
-    row = Row(label="toy", lora=lora, prompt="a dog")
+    row = GridRow(label="toy", lora=lora, prompt="a dog")
     out = make_grid(tiny_folder, [row], tmp_path / "deep" / "grid.png", sampling=QUICK, title="T")
     with Image.open(out) as opened:
         assert opened.format == "PNG"
@@ -87,13 +87,13 @@ def test_also_prompts_of_lora_grid_are_drawn_beside_each_row_with_and_without_lo
     pipeline: StableDiffusionXLPipeline, tiny_folder: Path, lora: Path, tmp_path: Path
 ) -> None:
     """From the first seed, in every row; a row without a LoRA shows the base alone."""
-    rows = [Row(label="toy", lora=lora, prompt="a dog"), Row(label="base", lora=None, prompt="a dog")]
+    rows = [GridRow(label="toy", lora=lora, prompt="a dog"), GridRow(label="base", lora=None, prompt="a dog")]
     out = make_grid(tiny_folder, rows, tmp_path / "grid.png", sampling=QUICK, also=["a cat", "a bird"])
     with Image.open(out) as opened:
         found = opened.convert("RGB").tobytes()
     first = Sampling(seeds=QUICK.seeds[:1], steps=QUICK.steps, guidance=QUICK.guidance)
     for prompt in ("a cat", "a bird"):
-        base, with_lora = paint_row(pipeline, Row(label="x", lora=lora, prompt=prompt), first, side_px=64)
+        base, with_lora = paint_row(pipeline, GridRow(label="x", lora=lora, prompt=prompt), first, side_px=64)
         lines = [fitted(picture, 128).crop((0, 64, 128, 65)).tobytes() for picture in (*base, *with_lora)]
         assert [found.count(line) for line in lines] == [4, 2]  # each line of a small picture is shown twice
 
@@ -108,7 +108,7 @@ def test_lora_grid_refuses_dora_and_lokr_files_that_diffusers_loads_only_in_part
         with add_adapters(tiny_base, spec) as adapters:
             facts = facts_of(spec, step=1, layers_per_block=1)
             path = write_kohya(tmp_path / f"{number}.safetensors", adapters.tensors(), facts)
-        rows.append(Row(label=str(number), lora=path, prompt=""))
+        rows.append(GridRow(label=str(number), lora=path, prompt=""))
     with pytest.raises(InvalidInput) as refused:
         make_grid(tiny_folder, rows, tmp_path / "grid.png")
     dora, lokr = refused.value.faults

@@ -54,7 +54,7 @@ def lora_file(
     return write_lora(kind, path / f"{seed}-{kind}.safetensors", tensors, facts, dtype="float32")
 
 
-class Pass:
+class RowsPass:
     """One forward pass of the UNet on a batch of fixed inputs, of which each row has its own."""
 
     def __init__(self, base: BaseModel, rows: int) -> None:
@@ -114,7 +114,7 @@ def test_row_with_one_lora_equals_diffusers(
     pipeline = base.family.load_pipeline(folder_of(base, request), dtype=torch.float32)
     pipeline.load_lora_weights(str(path), adapter_name="one")
     pipeline.set_adapters(["one"], [0.7])
-    once = Pass(base, 1)
+    once = RowsPass(base, 1)
     bare = once.of(base.unet)
     with loaded(base, {"one": read_row_lora(path, base)}) as adapters, adapters.rows([{"one": 0.7}]):
         ours = once.of(base.unet)
@@ -132,7 +132,7 @@ def test_row_with_two_loras_equals_diffusers(base: BaseModel, request: pytest.Fi
     for key, path in paths.items():
         pipeline.load_lora_weights(str(path), adapter_name=key)
     pipeline.set_adapters(["a", "b"], [0.7, -0.4])
-    once = Pass(base, 1)
+    once = RowsPass(base, 1)
     loras = {key: read_row_lora(path, base) for key, path in paths.items()}
     with loaded(base, loras) as adapters, adapters.rows([{"a": 0.7, "b": -0.4}]):
         assert near(once.of(base.unet), once.of(pipeline.unet.double()))
@@ -169,7 +169,7 @@ def test_lora_on_text_encoders_acts_as_in_diffusers_and_leaves_no_trace(
 def test_each_row_has_its_own_loras(base: BaseModel, three: dict[str, RowLora]) -> None:
     rows: Sequence[Mapping[str, float]] = [{"a": 1.0}, {}, {"b": 0.5, "c": 1.5}, {"c": 1.0}]
     base = in_double(base)
-    batch = Pass(base, 4)
+    batch = RowsPass(base, 4)
     with loaded(base, three) as adapters:
         with adapters.rows(rows):
             together = batch.of(base.unet)
@@ -180,7 +180,7 @@ def test_each_row_has_its_own_loras(base: BaseModel, three: dict[str, RowLora]) 
 
 
 def test_rows_do_not_touch_each_other(base: BaseModel, three: dict[str, RowLora]) -> None:
-    batch = Pass(base, 3)
+    batch = RowsPass(base, 3)
     bare = batch.of(base.unet)
     with loaded(base, three) as adapters:
         with adapters.rows([{"a": 1.0}, {}, {"b": 1.0}]):
@@ -193,7 +193,7 @@ def test_rows_do_not_touch_each_other(base: BaseModel, three: dict[str, RowLora]
 
 
 def test_halves_of_guidance_have_the_loras_of_their_row(base: BaseModel, three: dict[str, RowLora]) -> None:
-    batch = Pass(base, 4)
+    batch = RowsPass(base, 4)
     rows: list[Mapping[str, float]] = [{"a": 1.0}, {"b": 0.5}]
     with loaded(base, three) as adapters:
         with adapters.rows(rows, repeats=2):
@@ -203,7 +203,7 @@ def test_halves_of_guidance_have_the_loras_of_their_row(base: BaseModel, three: 
 
 
 def test_rows_without_loras_have_the_bytes_of_the_base(base: BaseModel, three: dict[str, RowLora]) -> None:
-    batch = Pass(base, 2)
+    batch = RowsPass(base, 2)
     bare, modules = batch.of(base.unet), dict(base.unet.named_modules())
     with loaded(base, three) as adapters:
         with adapters.rows([{}, {"a": 0.0}]):
@@ -250,7 +250,7 @@ def test_lora_that_replaces_another_of_its_key_is_used(tiny_base: BaseModel, tmp
         read_row_lora(lora_file(tiny_base, tmp_path, seed=seed, rank=rank), tiny_base)
         for seed, rank in ((0, 4), (1, 9))
     )
-    once = Pass(tiny_base, 1)
+    once = RowsPass(tiny_base, 1)
     with loaded(tiny_base, {"a": first}) as adapters:
         with adapters.rows([{"a": 1.0}]):
             before = once.of(tiny_base.unet)
@@ -292,7 +292,7 @@ def tripled(layers: Mapping[str, LowRank]) -> dict[str, LowRank]:
 
 def test_compiled_graphs_stay_while_loras_change(base: BaseModel, three: dict[str, RowLora]) -> None:
     block = base.unet.mid_block.attentions[0].transformer_blocks[0]
-    batch = Pass(base, 2)
+    batch = RowsPass(base, 2)
     with loaded(base, three, steady=True) as adapters:
         block.compile(dynamic=False, backend="eager")
         try:
@@ -327,7 +327,7 @@ class Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def operations(batch: Pass, base: BaseModel) -> int:
+def operations(batch: RowsPass, base: BaseModel) -> int:
     with Operations() as counted:
         batch.of(base.unet)
     return counted.count
@@ -335,7 +335,7 @@ def operations(batch: Pass, base: BaseModel) -> int:
 
 def test_eight_loras_cost_two_operations_a_layer(base: BaseModel, three: dict[str, RowLora]) -> None:
     rows: list[Mapping[str, float]] = [{str(number): 1.0} for number in range(8)]
-    layers, batch = len(three["a"].unet), Pass(base, 16)
+    layers, batch = len(three["a"].unet), RowsPass(base, 16)
     bare = operations(batch, base)
     with loaded(base, {str(number): three["a"] for number in range(8)}) as adapters:
         with adapters.rows(rows, repeats=2):

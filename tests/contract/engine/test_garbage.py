@@ -1,5 +1,4 @@
 import gc
-from collections.abc import Iterator
 
 import pytest
 
@@ -20,11 +19,8 @@ class Ring:
 
 
 @pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
+def no_ring() -> None:
     Ring.alive = 0
-    yield
-    gc.unfreeze()
-    gc.collect()
 
 
 def test_garbage_collector_is_disabled_within_kept_for_good() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.fleets.under_test import FleetUnderTest
-from tests.fixtures.contexts import CountedNames, FinePictures, ManualClock
+from tests.fixtures.contexts import CountedIds, FinePictures, ManualClock
 from tests.fixtures.databases import new_sqlite, opened
 from tests.fixtures.fleets import ask_for_work, governed, node_of, with_fleets
 from tests.fixtures.store_rig import StoreRig
@@ -31,7 +31,7 @@ BANNING = sorted(reason for reason in REPORTABLE_FAILURES if BAN[reason])
 TURNS, TURN_S = 110, 60.0
 
 
-class Installation:
+class BoundedFleet:
     """A server with one fleet of at most `most` nodes, which claim whenever they run."""
 
     def __init__(self, rig: StoreRig, under_test: FleetUnderTest, *, most: int) -> None:
@@ -72,11 +72,11 @@ def rig(tmp_path: Path) -> Iterator[StoreRig]:
         blobs = FilesystemBlobs(
             tmp_path / "blobs", signing_key=b"k" * 32, base_url="http://blobs.invalid", clock=clock
         )
-        context = Context(store=store, blobs=blobs, clock=clock, names=CountedNames(), pictures=FinePictures())
+        context = Context(store=store, blobs=blobs, clock=clock, names=CountedIds(), pictures=FinePictures())
         yield StoreRig(context, store, clock)
 
 
-def crashed_on(rig: StoreRig, installation: Installation, job_id: str) -> list[str]:
+def crashed_on(rig: StoreRig, installation: BoundedFleet, job_id: str) -> list[str]:
     """The machines on which the job crashed until it failed."""
     machines = []
     for lease, machine_id in installation.leases():
@@ -89,7 +89,7 @@ def crashed_on(rig: StoreRig, installation: Installation, job_id: str) -> list[s
 
 
 def test_a_job_that_crashes_on_a_fleet_of_one_node_fails_after_three_crashes(rig, under_test):
-    installation = Installation(rig, under_test, most=1)
+    installation = BoundedFleet(rig, under_test, most=1)
     job_id = rig.add_job()
     machines = crashed_on(rig, installation, job_id)
     assert len(machines) == 3
@@ -100,7 +100,7 @@ def test_a_job_that_crashes_on_a_fleet_of_one_node_fails_after_three_crashes(rig
 
 @pytest.mark.parametrize("reason", BANNING)
 def test_job_banned_from_the_only_node_is_tried_again(rig, under_test, reason):
-    installation = Installation(rig, under_test, most=1)
+    installation = BoundedFleet(rig, under_test, most=1)
     job_id = rig.add_job()
     leases = installation.leases()
     first, _ = next(leases)
@@ -111,7 +111,7 @@ def test_job_banned_from_the_only_node_is_tried_again(rig, under_test, reason):
 
 
 def test_a_fleet_that_can_bring_another_machine_brings_it_before_the_job_goes_back(rig, renting):
-    installation = Installation(rig, renting, most=2)
+    installation = BoundedFleet(rig, renting, most=2)
     rig.add_job()
     machines = []
     for lease, machine_id in installation.leases():
@@ -126,7 +126,7 @@ def test_a_fleet_that_can_bring_another_machine_brings_it_before_the_job_goes_ba
 
 def test_a_node_that_was_asked_to_end_and_is_kept_is_replaced_and_the_job_gets_another(rig, renting):
     """Its provider let another one go in its place: then the number is right, and nobody else would come."""
-    installation = Installation(rig, renting, most=1)
+    installation = BoundedFleet(rig, renting, most=1)
     job_id = rig.add_job()
     leases = installation.leases()
     first, _ = next(leases)

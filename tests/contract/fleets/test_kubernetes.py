@@ -8,7 +8,7 @@ from tests.contract.fleets.kubernetes_fleets import another, raised, workload
 from tests.fixtures.kubernetes_cluster import DELETION_COST
 from tests.fixtures.kubernetes_http import Handler
 from tests.fixtures.kubernetes_real import real_cluster
-from tests.fixtures.kubernetes_requests import Asked
+from tests.fixtures.kubernetes_requests import ResourceRequest
 from tests.fixtures.kubernetes_under_test import (
     NAMESPACE,
     ROOT,
@@ -178,7 +178,7 @@ def test_a_pod_that_the_cluster_would_not_take_is_refused_with_its_words(opened)
 
 
 def answering(code: int, body: bytes, headers: dict[str, str], kind: str = "text/html"):
-    def misbehave(handler: Handler, _asked: Asked) -> bool:
+    def misbehave(handler: Handler, _asked: ResourceRequest) -> bool:
         handler.reply(code, body, headers, kind=kind)
         return True
 
@@ -204,7 +204,7 @@ def test_a_list_whose_rest_expired_is_read_again_from_its_beginning(strict):
     strict.fleet.calls.page = 2
     seen: list[str] = []
 
-    def expire_once(_handler: Handler, asked: Asked) -> bool:
+    def expire_once(_handler: Handler, asked: ResourceRequest) -> bool:
         seen.append(asked.query.get("continue", ""))
         if len(seen) == 2:
             strict.server.expire_tokens()
@@ -224,7 +224,7 @@ def test_a_list_that_always_expires_is_unavailable(strict):
 
 
 def test_two_servers_that_make_the_workload_at_once_make_one(strict):
-    def make_first(_handler: Handler, asked: Asked) -> bool:
+    def make_first(_handler: Handler, asked: ResourceRequest) -> bool:
         if asked.verb == "create":
             strict.server.misbehave = None
             strict.server._create(asked)
@@ -241,7 +241,7 @@ def test_a_template_that_somebody_else_changed_meanwhile_is_left_to_the_next_tim
     strict.fleet.desired(0)
     strict.settle()
 
-    def touch(_handler: Handler, asked: Asked) -> bool:
+    def touch(_handler: Handler, asked: ResourceRequest) -> bool:
         if asked.verb == "update":
             strict.server.misbehave = None
             strict.server._store("deployments", NAMESPACE, workload(strict))
@@ -288,7 +288,7 @@ def test_gone_is_found_by_listing_and_not_from_one_answer(strict):
     (first,) = raised(strict, 1)
     missing = json.dumps({"kind": "Status", "code": 404, "message": "not found"}).encode()
 
-    def lie(handler: Handler, asked: Asked) -> bool:
+    def lie(handler: Handler, asked: ResourceRequest) -> bool:
         if asked.verb in ("delete", "patch"):
             handler.reply(404, missing)
             return True
@@ -299,7 +299,7 @@ def test_gone_is_found_by_listing_and_not_from_one_answer(strict):
         with pytest.raises(FleetUnavailable, match="is in the list"):
             call(first)
 
-    def vanish_before(_handler: Handler, asked: Asked) -> bool:
+    def vanish_before(_handler: Handler, asked: ResourceRequest) -> bool:
         if asked.verb == "delete":
             strict.server.objects.clear()
         return False

@@ -1,7 +1,7 @@
 """The cluster chooses which pods end: whoever was meant to end and is kept is in no job's way."""
 
 import pytest
-from tests.contract.fleets.test_jobs_end import Installation, rig  # noqa: F401
+from tests.contract.fleets.test_jobs_end import BoundedFleet, rig  # noqa: F401
 from tests.fixtures.kubernetes_under_test import strict_cluster
 
 from giornata.control.attempts.ending.complete import complete
@@ -17,7 +17,7 @@ from giornata.protocol.node.work import CompleteAttempt, ReleaseAttempt
 def test_a_cluster_that_ends_the_node_at_work_keeps_no_job_waiting(rig, tmp_path, kind, by_cost):  # noqa: F811
     with strict_cluster(tmp_path, workload_kind=kind) as it:
         it.controllers.by_cost = by_cost
-        installation = Installation(rig, it, most=3)
+        installation = BoundedFleet(rig, it, most=3)
         for _ in range(3):
             rig.add_job()
         leases, held = installation.leases(), {}
@@ -38,7 +38,7 @@ def test_a_cluster_that_ends_the_node_at_work_keeps_no_job_waiting(rig, tmp_path
 def test_a_pod_that_does_not_run_yet_goes_first_and_the_one_that_was_named_is_replaced(rig, tmp_path):  # noqa: F811
     """A pod without a machine is ranked before every deletion cost."""
     with strict_cluster(tmp_path) as it:
-        installation = Installation(rig, it, most=2)
+        installation = BoundedFleet(rig, it, most=2)
         job_id = rig.add_job()
         leases = installation.leases()
         lease, _ = next(leases)

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.contract.fleets.kubernetes_fleets import another, raised
-from tests.contract.fleets.test_jobs_end import Installation, rig  # noqa: F401
+from tests.contract.fleets.test_jobs_end import BoundedFleet, rig  # noqa: F401
 from tests.fixtures.kubernetes_admission import pod_security, priority_classes, quota_of_memory, service_accounts
 from tests.fixtures.kubernetes_under_test import NAMESPACE, SERVER, client_of, dependencies, rules_of_the_server
 
@@ -109,7 +109,7 @@ def test_a_namespace_that_is_not_there_is_refused_and_named(strict, tmp_path):
 
 def test_a_namespace_that_is_not_there_is_shown_by_fleets(rig, strict):  # noqa: F811
     strict.server.namespaces.clear()
-    installation = Installation(rig, strict, most=1)
+    installation = BoundedFleet(rig, strict, most=1)
     rig.add_job()
     with pytest.raises(FleetRefused):
         next(installation.leases())

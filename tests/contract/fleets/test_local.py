@@ -44,7 +44,7 @@ while True:
 
 
 @dataclass(frozen=True)
-class Caller:
+class StartedProcess:
     """One process that was started. `lines` ends when nobody holds the other end any more."""
 
     slot: int
@@ -59,7 +59,7 @@ class Caller:
         return list(self.lines)
 
 
-class Nodes:
+class StartedProcesses:
     """Where the stand-ins call."""
 
     def __init__(self) -> None:
@@ -71,12 +71,12 @@ class Nodes:
         port = self._listening.getsockname()[1]
         return [sys.executable, "-S", "-E", "-c", NODE, str(port), str(slot), manner]
 
-    def next(self) -> Caller:
+    def next(self) -> StartedProcess:
         line, _ = self._listening.accept()
         line.settimeout(PATIENCE_S)
         self._open.append(line)
         lines = (json.loads(text) for text in line.makefile("r"))
-        return Caller(**next(lines), lines=lines)
+        return StartedProcess(**next(lines), lines=lines)
 
     def close(self) -> None:
         for each in (self._listening, *self._open):
@@ -84,14 +84,14 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes() -> Iterator[Nodes]:
-    opened = Nodes()
+def nodes() -> Iterator[StartedProcesses]:
+    opened = StartedProcesses()
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def fleet_of(nodes: Nodes, tmp_path: Path):
+def fleet_of(nodes: StartedProcesses, tmp_path: Path):
     @contextmanager
     def running(count: int, *, manner: str = "patient", **fields):
         fleet = LocalFleet(
@@ -117,7 +117,7 @@ def gone(pid: int) -> bool:
     return False
 
 
-def running(caller: Caller, *, restarts: int = 0) -> Instance:
+def running(caller: StartedProcess, *, restarts: int = 0) -> Instance:
     place = f"local-{caller.slot}"
     state = InstanceState.RUNNING
     return Instance(id=caller.instance, state=state, name=place, machine_id=place, restarts=restarts)

@@ -31,7 +31,7 @@ TURNS = 6  # two minutes
 
 
 @dataclass
-class JointTrainRig:
+class FailingFleet:
     """A server with one fleet, on some of whose machines no engine starts."""
 
     rig: StoreRig
@@ -76,11 +76,11 @@ class JointTrainRig:
 
 
 @pytest.fixture
-def joint_rig(rig: StoreRig, renting: FleetUnderTest) -> JointTrainRig:  # noqa: F811 - the fixture
-    return JointTrainRig(rig, renting)
+def joint_rig(rig: StoreRig, renting: FleetUnderTest) -> FailingFleet:  # noqa: F811 - the fixture
+    return FailingFleet(rig, renting)
 
 
-def brought_up(joint_rig: JointTrainRig, *, most: int) -> str:
+def brought_up(joint_rig: FailingFleet, *, most: int) -> str:
     """A job, and the machine of the one node that came for it: no engine starts there."""
     joint_rig.govern(most)
     joint_rig.rig.add_job()

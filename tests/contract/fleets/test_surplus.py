@@ -26,7 +26,7 @@ IDLE_TURNS = 5  # as many turns as `idle_timeout_s` is long
 POLICY = ScalingPolicy(max_nodes=3, idle_timeout_s=IDLE_TURNS * TURN_S, startup_timeout_s=8 * TURN_S)
 
 
-class Fleet:
+class ServedFleet:
     """A server with one fleet. Its nodes say nothing but those that `work`, which beat at each turn."""
 
     def __init__(self, rig: StoreRig, under_test: FleetUnderTest) -> None:  # noqa: F811
@@ -60,9 +60,9 @@ class Fleet:
         return {row["reason"] for row in self.rig.rows(schema.reallocations)}
 
 
-def with_one_at_work(rig: StoreRig, renting: FleetUnderTest) -> tuple[Fleet, Instance]:  # noqa: F811
+def with_one_at_work(rig: StoreRig, renting: FleetUnderTest) -> tuple[ServedFleet, Instance]:  # noqa: F811
     """Three nodes were asked for; one works, and the others have not said a word."""
-    fleet = Fleet(rig, renting)
+    fleet = ServedFleet(rig, renting)
     for _ in range(3):
         rig.add_job()
     fleet.turns(2)

@@ -41,7 +41,7 @@ def until_waiting(served: Served) -> None:
     raise AssertionError("the claim never began")
 
 
-def test_nothing_to_do_is_said_at_once(served: Served) -> None:
+def test_claim_without_a_wait_is_answered_at_once_when_no_job_waits(served: Served) -> None:
     reply = claim(served, wait_s=0)
     assert (reply.lease, reply.reason) == (None, "empty-queue")
 

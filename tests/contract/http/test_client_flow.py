@@ -35,7 +35,7 @@ from giornata.protocol.project.admin import Scope
 from giornata.protocol.uploads import FileToUpload, UploadRequest
 
 
-class Node:
+class NodeByHand:
     """What an agent does, by hand."""
 
     def __init__(self, served: Served, number: int, http: httpx.Client, folder: Path) -> None:
@@ -73,7 +73,7 @@ def test_from_pictures_to_a_lora(served: Served, node_http: httpx.Client, tmp_pa
     assert sdk.estimate(spec).total_steps == 4
 
     # The first node gets as far as a checkpoint, and is told to go.
-    first = Node(served, 1, node_http, tmp_path)
+    first = NodeByHand(served, 1, node_http, tmp_path)
     lease = first.lease()
     assert lease.job_id == job.id
     for wanted in lease.inputs:
@@ -96,7 +96,7 @@ def test_from_pictures_to_a_lora(served: Served, node_http: httpx.Client, tmp_pa
         first.calls.heartbeat(lease, Heartbeat(step=3))
 
     # The second goes on from it, and finishes.
-    second = Node(served, 2, node_http, tmp_path)
+    second = NodeByHand(served, 2, node_http, tmp_path)
     lease = second.lease()
     assert [(each.step, lease.attempt) for each in lease.checkpoints] == [(2, 2)]
     resumed = tmp_path / "resumed"
@@ -202,7 +202,7 @@ def test_pictures_go_through_client_store_and_api_in_memory_of_a_fixed_size(
     """Client, server and node are in this process. What they hold at a time does not depend on the number."""
     for number in range(count):
         (tmp_path / f"{number}.bmp").write_bytes(bitmap(number, side=256))
-    sdk, node, target = served.client(), Node(served, 1, node_http, tmp_path), tmp_path / "fetched"
+    sdk, node, target = served.client(), NodeByHand(served, 1, node_http, tmp_path), tmp_path / "fetched"
     tracemalloc.start()
     try:
         dataset = sdk.dataset_from_folder(tmp_path, "a photo of timber dog")

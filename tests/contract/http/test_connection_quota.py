@@ -10,8 +10,8 @@ import pytest
 from tests.contract.http.test_streams import STREAM, submitted
 from tests.fixtures.served import Served, serving
 
+from giornata.api.requests.open_connections import ConnectionQuota
 from giornata.api.settings import ApiSettings
-from giornata.api.wakeup import ConnectionQuota
 from giornata.domain.errors import TooMany
 
 MOST = 2
@@ -102,10 +102,10 @@ def test_a_key_has_so_many_claims_that_wait(served: Served) -> None:
     assert claim(served, 8, wait_s=0.01).status_code == 200
 
 
-def test_nothing_is_remembered_of_keys_without_seats() -> None:
-    seats = ConnectionQuota("things", most=1)
-    with seats.taken("a"), seats.taken("b"), pytest.raises(TooMany, match="1 things"), seats.taken("a"):
+def test_quota_forgets_keys_without_connections() -> None:
+    quota = ConnectionQuota("things", most=1)
+    with quota.taken("a"), quota.taken("b"), pytest.raises(TooMany, match="1 things"), quota.taken("a"):
         pass
-    with contextlib.suppress(KeyError), seats.taken("a"):
+    with contextlib.suppress(KeyError), quota.taken("a"):
         raise KeyError
-    assert seats._taken == {}
+    assert quota._taken == {}

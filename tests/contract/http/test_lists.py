@@ -94,14 +94,14 @@ def test_the_server_answers_while_lists_stand_still(gated: tuple[Served, str, _G
     assert gate.most == AT_ONCE
 
 
-class _Page(Reply):
+class _ListPage(Reply):
     thread: str
 
 
 def test_pages_are_made_and_written_in_other_threads() -> None:
     writers: set[str] = set()
 
-    class Watched(_Page):
+    class Watched(_ListPage):
         def model_dump_json(self, **how: object) -> str:  # type: ignore[override]
             writers.add(threading.current_thread().name)
             return super().model_dump_json(**how)  # type: ignore[arg-type]

@@ -421,8 +421,8 @@ def test_dataset_or_blob_of_another_project_in_request_body_is_refused(served: S
     files = [{**FILE, "sha256": items[0]["sha256"]}]
     asked = ask(served, "POST /v1/uploads", served.keys.other_admin, {}, {"files": files})
     assert not asked.json()["items"][0]["exists"], "who has which bytes is nobody else's business"
-    wish = {"scope": "admin", "project_id": "default"}
-    assert ask(served, "POST /v1/keys", served.keys.other_admin, {}, wish).status_code in (403, 404)
+    body = {"scope": "admin", "project_id": "default"}
+    assert ask(served, "POST /v1/keys", served.keys.other_admin, {}, body).status_code in (403, 404)
 
 
 def of_other(served: Served, node: dict[str, Any], request: str = "request-other") -> httpx.Response:

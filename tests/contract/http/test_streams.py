@@ -56,7 +56,7 @@ def test_event_stream_resumes_after_last_event_id_header(served: Served) -> None
     assert ids(response) == [second]
 
 
-def test_nothing_left_is_a_204(served: Served) -> None:
+def test_stream_after_the_last_event_is_a_204(served: Served) -> None:
     job_id, known = canceled(served)
     assert whole(served, job_id, **{"Last-Event-ID": str(known[-1])}).status_code == 204
     assert whole(served, job_id, "logs").status_code == 204

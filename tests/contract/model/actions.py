@@ -1,6 +1,6 @@
 """What can happen to the rig besides what nodes and users send: loops, time, and death."""
 
-from tests.contract.model.calls import DIED, Held
+from tests.contract.model.calls import DIED, TrackedLease
 from tests.contract.model.model_rig import PLACES
 from tests.contract.model.user_actions import UserActions
 
@@ -190,7 +190,7 @@ class Actions(UserActions):
                 self.rig.clock.advance_s(pause_s)
             self.beat_of(held, b)
 
-    def _order_to_go(self, held: Held, *, again: bool) -> None:
+    def _order_to_go(self, held: TrackedLease, *, again: bool) -> None:
         order = {"reason": Reason.TOO_SLOW, "notice": {"name": "too-slow"}}
         self.call(lambda: order_release(self.ctx, held.attempt_id, **order), again=again)
 

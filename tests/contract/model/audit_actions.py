@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from tests.contract.model.actions import DAY_S, Actions
-from tests.contract.model.calls import DIED, Held
+from tests.contract.model.calls import DIED, TrackedLease
 from tests.contract.model.invariants import InvariantChecker
 from tests.contract.model.model_rig import LIAR, PLACES, ModelRig, Place, Row, owner
 from tests.contract.model.node_actions import LATEST, named
@@ -163,7 +163,7 @@ class AuditActions(Actions):
         drawn = [place for place in able if place.machine in waiting] or able
         self.claim(drawn[a % len(drawn)].number, 1)
 
-    def _come_to_grief(self, held: Held, b: int) -> None:
+    def _come_to_grief(self, held: TrackedLease, b: int) -> None:
         if b % 3 == 0:
             report = FailAttempt(reason=Reason.CRASHED, message="Segmentation fault", exit_code=-11)
             self.write(held, lambda: fail(self.ctx, held.attempt_id, report), end=Reason.CRASHED, again=True)
@@ -174,7 +174,7 @@ class AuditActions(Actions):
             beat = Heartbeat(step=1, phase="train", metrics={})
             self.write(held, lambda: heartbeat(self.ctx, held.attempt_id, beat), again=True)
 
-    def _alive(self, leases: list[Held]) -> list[Held]:
+    def _alive(self, leases: list[TrackedLease]) -> list[TrackedLease]:
         attempts = self.checker.attempts
         return [it for it in leases if self.exact and attempts[it.attempt_id].ended_at_ms is None]
 

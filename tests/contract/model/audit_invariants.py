@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 
-from tests.contract.model.model_rig import LIAR, Snapshot
+from tests.contract.model.model_rig import LIAR, RowSnapshot
 from tests.contract.model.replay import ReplayedJob, Saved, told_by
 
 from giornata.domain.jobs.job import TERMINAL
@@ -18,7 +18,7 @@ class AuditWitness:
     def __init__(self) -> None:
         self.taken_back: dict[str, int] = {}  # jobs, each with the step to which it went back last
 
-    def take_back(self, seen: Snapshot, replays: Mapping[str, ReplayedJob]) -> None:
+    def take_back(self, seen: RowSnapshot, replays: Mapping[str, ReplayedJob]) -> None:
         """Before the other events are told: an attempt that is ended by it resumes from what is left."""
         for event in seen.events:
             data = told_by(event)
@@ -57,7 +57,7 @@ def _with_earlier(replays: Mapping[str, ReplayedJob], job_id: str) -> set[str]:
     return found
 
 
-def check_guilt(seen: Snapshot) -> None:
+def check_guilt(seen: RowSnapshot) -> None:
     """No sound machine is struck or found guilty by an audit."""
     struck = {row.machine_id for row in seen.strikes if row.reason == Reason.AUDIT_MISMATCH}
     guilty = {row.guilty_machine_id for row in seen.audits if row.guilty_machine_id is not None}
@@ -65,7 +65,7 @@ def check_guilt(seen: Snapshot) -> None:
     assert struck <= guilty, f"struck without a verdict: {struck}"
 
 
-def check_payers(seen: Snapshot) -> None:
+def check_payers(seen: RowSnapshot) -> None:
     """No tenant is billed for an audit, nor for what a machine made that an audit contradicts."""
     jobs = {row.id: row for row in seen.jobs}
     attempts = {row.id: row for row in seen.attempts}
@@ -77,7 +77,7 @@ def check_payers(seen: Snapshot) -> None:
         assert bill.project_id == due or refunded, f"{bill} of {job} is billed to {bill.project_id}"
 
 
-def check_beginnings(seen: Snapshot) -> None:
+def check_beginnings(seen: RowSnapshot) -> None:
     """What an audit begins with is kept until it has ended."""
     read = {(row.job_id, row.sha256) for row in seen.job_inputs}
     for job in seen.jobs:

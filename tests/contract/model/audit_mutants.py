@@ -1,12 +1,12 @@
 """Planted bugs of replay audits."""
 
-from tests.contract.model.mutant import Mutant, Patch
+from tests.contract.model.mutant import Mutant, Mutation
 
 AUDIT_MUTANTS = (
     Mutant(
         name="a tenant is billed for an audit",
         patches=(
-            Patch(
+            Mutation(
                 file="control/attempts/auditing/draw_audit.py",
                 old="        billed_to=ROOT_PROJECT,\n",
                 new="        billed_to=None,\n",
@@ -16,7 +16,7 @@ AUDIT_MUTANTS = (
     Mutant(
         name="an audit goes before a job that waits",
         patches=(
-            Patch(
+            Mutation(
                 file="store/jobs/claiming.py",
                 old='sa.literal_column("-1")',
                 new='sa.literal_column("1")',
@@ -26,7 +26,7 @@ AUDIT_MUTANTS = (
     Mutant(
         name="one machine's word is enough against another",
         patches=(
-            Patch(
+            Mutation(
                 file="control/attempts/auditing/settle_audits.py",
                 old="    first = _first_result(tx, audit)\n",
                 new="    first = _first_result(tx, audit) or result\n",
@@ -36,7 +36,7 @@ AUDIT_MUTANTS = (
     Mutant(
         name="nothing holds the checkpoint that an audit begins with",
         patches=(
-            Patch(
+            Mutation(
                 file="control/attempts/auditing/draw_audit.py",
                 old="        if isinstance(sha256, str):\n",
                 new="        if False:\n",

@@ -1,7 +1,7 @@
 """What comes of several attempts on one node: claims for companions, and faults that end all of them."""
 
 from tests.contract.model.actions import Actions
-from tests.contract.model.calls import DIED, Held
+from tests.contract.model.calls import DIED, TrackedLease
 from tests.contract.model.claim_actions import MODELS
 from tests.contract.model.model_rig import key_of
 from tests.contract.model.node_actions import FAILURES, LATEST
@@ -44,7 +44,7 @@ class Beside(Actions):
             if shared is not None and outcome is not None and outcome is not DIED:
                 assert self.checker.attempts[held.attempt_id].shared_fault == shared, f"{held} of {named}"
 
-    def _is_shared(self, held: Held, report: FailAttempt) -> bool | None:
+    def _is_shared(self, held: TrackedLease, report: FailAttempt) -> bool | None:
         """Whether this end is to be nobody's fault; None when that cannot be foretold, or it has ended."""
         if not self.exact or self.checker.attempts[held.attempt_id].ended_at_ms is not None:
             return None
@@ -53,6 +53,6 @@ class Beside(Actions):
         beside = any(it.node_id == attempts[held.attempt_id].node_id for it in others)
         return beside and self.joint_key_of(held) is not None and AMBIGUOUS_WHEN_SHARED[report.reason]
 
-    def joint_key_of(self, held: Held) -> str | None:
+    def joint_key_of(self, held: TrackedLease) -> str | None:
         """The job's as it is now; None where that cannot be told."""
         return self.checker.jobs[held.job_id].joint_key if self.exact else None

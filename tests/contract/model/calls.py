@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.contract.model.invariants import InvariantChecker
-from tests.contract.model.model_rig import ModelRig, Place
+from tests.contract.model.model_rig import ModelRig, NodePlace
 from tests.contract.model.sudden_death import Died
 
 from giornata.domain.errors import (
@@ -32,7 +32,7 @@ DIED = Died()
 
 
 @dataclass(slots=True, kw_only=True)
-class Held:
+class TrackedLease:
     """A lease that a node was told of. It may be dead for long: its node need not know."""
 
     attempt_id: str
@@ -40,7 +40,7 @@ class Held:
     number: int
     project: str
     token: str
-    place: Place
+    place: NodePlace
     artifacts: set[str] = field(default_factory=set)
 
 
@@ -49,7 +49,7 @@ class HeldPictures:
     """A lease of pictures that a node was told of. It may be dead for long."""
 
     attempt_id: str
-    place: Place
+    place: NodePlace
     pictures: tuple[LeasedPicture, ...]
 
 
@@ -57,7 +57,7 @@ class HeldPictures:
 class Ticket:
     """A place for bytes that somebody was given."""
 
-    held: Held
+    held: TrackedLease
     ticket: UploadTicket
     data: bytes
 
@@ -77,14 +77,14 @@ class Submitted:
 class Actors:
     """What nodes and users know, all of them together. Threads only append to it."""
 
-    held: list[Held] = field(default_factory=list)
-    audit_runs: list[Held] = field(default_factory=list)
+    held: list[TrackedLease] = field(default_factory=list)
+    audit_runs: list[TrackedLease] = field(default_factory=list)
     tokens: dict[str, str] = field(default_factory=dict)
-    requests: list[tuple[Place, int, str, str | None]] = field(default_factory=list)
+    requests: list[tuple[NodePlace, int, str, str | None]] = field(default_factory=list)
     tickets: list[Ticket] = field(default_factory=list)
     submitted: list[Submitted] = field(default_factory=list)
     orders: list[tuple[str, str]] = field(default_factory=list)  # id, project; no order is among the jobs
-    picture_requests: list[tuple[Place, str, int]] = field(default_factory=list)
+    picture_requests: list[tuple[NodePlace, str, int]] = field(default_factory=list)
     picture_leases: list[HeldPictures] = field(default_factory=list)
     jobs: list[tuple[str, str]] = field(default_factory=list)  # id, project
     calls: list[Callable[[], Any]] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Actors:
     guard: threading.Lock = field(default_factory=threading.Lock)
 
 
-class Calls:
+class CheckedCalls:
     """`exact` says that nobody else is at work: then every answer can be foretold."""
 
     def __init__(self, rig: ModelRig, actors: Actors, checker: InvariantChecker, *, exact: bool) -> None:
@@ -167,7 +167,7 @@ class Calls:
 
     def write(
         self,
-        held: Held | HeldPictures,
+        held: TrackedLease | HeldPictures,
         action: Callable[[], Any],
         *,
         must: bool = True,
@@ -195,7 +195,7 @@ class Calls:
             assert not isinstance(outcome, GiornataError), f"{outcome!r} to {attempt}, which lives"
         return outcome
 
-    def late(self, held: Held | HeldPictures) -> Reason | None:
+    def late(self, held: TrackedLease | HeldPictures) -> Reason | None:
         """Why its node was told to give the job back, when it had its time to do so and has not done it."""
         attempt = self.checker.attempts.get(held.attempt_id) if self.exact else None
         if attempt is None or attempt.ended_at_ms is not None or attempt.order_reason is None:
@@ -203,7 +203,7 @@ class Calls:
         told_ms = self.rig.clock.now_ms() - (attempt.ordered_at_ms or self.rig.clock.now_ms())
         return Reason(attempt.order_reason) if told_ms >= self.ctx.policy.stop_grace_s * 1000 else None
 
-    def muted(self, place: Place) -> bool:
+    def muted(self, place: NodePlace) -> bool:
         """Whether nothing that this node sends arrives."""
         return self.actors.muted_until.get(place.number, 0) > self.actors.operations
 

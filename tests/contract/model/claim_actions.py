@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from typing import Any
 
-from tests.contract.model.calls import DIED, Held
-from tests.contract.model.model_rig import PLACES, Place, Row
+from tests.contract.model.calls import DIED, TrackedLease
+from tests.contract.model.model_rig import PLACES, NodePlace, Row
 from tests.contract.model.node_actions import NodeActions
 from tests.contract.model.quota_checks import full_projects
 from tests.contract.model.standing import Standing
@@ -43,7 +43,7 @@ class ClaimActions(NodeActions):
 
     def _ask(
         self,
-        place: Place,
+        place: NodePlace,
         incarnation: int,
         request_id: str,
         *,
@@ -71,7 +71,7 @@ class ClaimActions(NodeActions):
         if reply.lease is not None and not lost:
             self._told(place, reply.lease)
 
-    def _told(self, place: Place, lease: Any) -> None:
+    def _told(self, place: NodePlace, lease: Any) -> None:
         assert self.actors.tokens.setdefault(lease.attempt_id, lease.token) == lease.token
         for download in [it.download for it in (*lease.inputs, *lease.checkpoints)]:
             if (self._project_of(lease.job_id), download.sha256) in self.rig.harmed:
@@ -81,7 +81,7 @@ class ClaimActions(NodeActions):
             # Others may prune a checkpoint meanwhile; nobody may when nobody else is at work.
             assert kept is not None or not self.exact, f"a lease on bytes that are gone: {download}"
             assert kept is None or kept.sha256 == download.sha256
-        held = Held(
+        held = TrackedLease(
             attempt_id=lease.attempt_id,
             job_id=lease.job_id,
             number=lease.attempt,
@@ -99,7 +99,7 @@ class ClaimActions(NodeActions):
 
     def _first_of_queue(
         self,
-        place: Place,
+        place: NodePlace,
         held_models: tuple[str, ...],
         joint_key: str | None,
         *,

@@ -6,10 +6,10 @@ from typing import TypeVar
 
 from tests.contract.model.audit_actions import AuditActions
 from tests.contract.model.beside import JOINT_KEYS, Beside
-from tests.contract.model.calls import DIED, Held
+from tests.contract.model.calls import DIED, TrackedLease
 from tests.contract.model.claim_actions import KEYS
 from tests.contract.model.end_actions import EndActions
-from tests.contract.model.model_rig import PLACES, Place, Row
+from tests.contract.model.model_rig import PLACES, NodePlace, Row
 from tests.contract.model.picture_actions import PictureActions
 from tests.contract.model.quota_actions import QuotaActions
 from tests.contract.model.standing import Key, Standing
@@ -68,7 +68,7 @@ class Everything(Beside, AuditActions, EndActions, QuotaActions, SweepActions, P
         if all(over):
             self.unchanged()
 
-    def _claim_of(self, place: Place, held_models: tuple[str, ...], joint_key: str | None) -> Claim:
+    def _claim_of(self, place: NodePlace, held_models: tuple[str, ...], joint_key: str | None) -> Claim:
         incarnation = self.actors.incarnations.get(place.number, 0)
         request_id = f"request-{next(self.actors.numbers):07d}"
         self.actors.requests.append((place, incarnation, request_id, joint_key))
@@ -77,7 +77,7 @@ class Everything(Beside, AuditActions, EndActions, QuotaActions, SweepActions, P
             request_id=request_id, node=node, kinds=place.kinds, held_models=held_models, joint_key=joint_key
         )
 
-    def _handed_out(self, asks: Sequence[tuple[Place, Claim]]) -> list[str | None]:
+    def _handed_out(self, asks: Sequence[tuple[NodePlace, Claim]]) -> list[str | None]:
         """Which job each has to get: as if they had come one after the other, and nobody gets another's.
 
         Who was refused a kind for the sake of one that then did not begin it comes once more, behind all others.
@@ -99,10 +99,10 @@ class Everything(Beside, AuditActions, EndActions, QuotaActions, SweepActions, P
             left = [n for n in left if n not in given and crowded[n] & set(unused)]
         return [given[n].id if n in given else None for n in range(len(asks))]
 
-    def _of_machine(self, asks: Sequence[tuple[Place, Claim]], given: Mapping[int, Row]) -> list[Key]:
+    def _of_machine(self, asks: Sequence[tuple[NodePlace, Claim]], given: Mapping[int, Row]) -> list[Key]:
         return [(asks[n][0].machine, row.kind) for n, row in given.items()]
 
-    def _ended(self, held: Sequence[Held]) -> list[bool]:
+    def _ended(self, held: Sequence[TrackedLease]) -> list[bool]:
         attempts = self.checker.attempts
         return [self.exact and attempts[it.attempt_id].ended_at_ms is not None for it in held]
 

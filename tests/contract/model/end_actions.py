@@ -4,7 +4,7 @@ Only where nobody else is at work: there every answer can be foretold, and what 
 """
 
 from tests.contract.model.actions import DAY_S, Actions
-from tests.contract.model.calls import DIED, Held
+from tests.contract.model.calls import DIED, TrackedLease
 from tests.contract.model.model_rig import PROJECTS, ROOT, Row, owner
 
 from giornata.control.end_of_life.apply_retention import apply_retention
@@ -124,7 +124,7 @@ class EndActions(Actions):
             for step in range(row.committed_step + 1, row.committed_step + 4):
                 self._commit_one(held, step)
 
-    def _commit_one(self, held: Held, step: int) -> None:
+    def _commit_one(self, held: TrackedLease, step: int) -> None:
         data = f"{held.job_id} {step}".encode()
         upload_id = self._sent(held, data)
         if upload_id is not DIED:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from tests.contract.model.audit_invariants import AuditWitness, check_beginnings, check_guilt, check_payers
-from tests.contract.model.model_rig import NEVER_TRIED, ModelRig, Row, Snapshot, key_of, snapshot
+from tests.contract.model.model_rig import NEVER_TRIED, ModelRig, Row, RowSnapshot, key_of, snapshot
 from tests.contract.model.order_story import OrderStory
 from tests.contract.model.picture_invariants import PictureWitness
 from tests.contract.model.quota_checks import check_ceilings
@@ -65,7 +65,7 @@ class InvariantChecker:
         """By id, as of the last look."""
         return self._attempts
 
-    def look(self, *, whole: bool = False) -> Snapshot:
+    def look(self, *, whole: bool = False) -> RowSnapshot:
         """Take it in. Raises AssertionError when something is not as it must be.
 
         `whole` reads all tables again, whether or not somebody was seen to write to them.
@@ -95,13 +95,13 @@ class InvariantChecker:
         assert now.events == [], f"events of something that never happened: {now.events}"
         self._check_untouched(now, frozenset())
 
-    def _check_untouched(self, seen: Snapshot, written: frozenset[str]) -> None:
+    def _check_untouched(self, seen: RowSnapshot, written: frozenset[str]) -> None:
         for name, rows in seen.tables.items():
             was = self.now.tables[name]
             assert name in written or rows == was, f"{name} was changed: {set(map(str, rows)) ^ set(map(str, was))}"
         assert seen.events == [] or "events" in written, f"unforeseen: {seen.events}"
 
-    def _check(self, seen: Snapshot, written: frozenset[str] | None) -> None:
+    def _check(self, seen: RowSnapshot, written: frozenset[str] | None) -> None:
         """What depends on tables that were `written` to; None: on any."""
 
         def concerns(*tables: str) -> bool:
@@ -137,7 +137,7 @@ class InvariantChecker:
 
     # ---- events tell the whole replayed
 
-    def _tell(self, seen: Snapshot) -> None:
+    def _tell(self, seen: RowSnapshot) -> None:
         self._audits.take_back(seen, self.replays)
         for event in seen.events:
             job = self._jobs[event.job_id]
@@ -193,18 +193,18 @@ class InvariantChecker:
         assert job.state in TERMINAL or crashes < most, f"{job.id} goes on after {crashes} crashes without progress"
         assert holders == ([job.attempt_id] if job.state == "running" else []), f"{job.id}: {job.state}, {holders}"
 
-    def _check_sweeps(self, seen: Snapshot) -> None:
+    def _check_sweeps(self, seen: RowSnapshot) -> None:
         for row in (row for row in seen.jobs if row.kind == SWEEP_KIND and row.deleted_at_ms is None):
             assert self.sweeps[row.id].state == row.state, f"{row}, but its events say {self.sweeps[row.id]}"
         check_sweeps(self.now, seen)
 
-    def _check_pictures(self, seen: Snapshot) -> None:
+    def _check_pictures(self, seen: RowSnapshot) -> None:
         for order in seen.picture_orders:
             if self._jobs[order.order_id].deleted_at_ms is None:
                 self.orders[order.order_id].check(self._jobs[order.order_id], order)
         self._pictures.check(seen)
 
-    def _check_saved(self, seen: Snapshot) -> None:
+    def _check_saved(self, seen: RowSnapshot) -> None:
         """The last one is never deleted, nor is N before N+1 is there: the fold prunes only at a commit."""
         have: dict[str, dict[int, Any]] = defaultdict(dict)
         for row in seen.checkpoints:
@@ -239,7 +239,7 @@ class InvariantChecker:
         for name in [name for name in replayed.artifacts if name not in results]:
             del replayed.artifacts[name]
 
-    def _check_needs(self, seen: Snapshot) -> None:
+    def _check_needs(self, seen: RowSnapshot) -> None:
         """Whoever trains, or may, has a dataset."""
         projects = {row.project_id for row in seen.dataset_items}
         for job in seen.jobs:
@@ -248,7 +248,7 @@ class InvariantChecker:
 
     # ---- what never changes again
 
-    def _check_frozen(self, seen: Snapshot) -> None:
+    def _check_frozen(self, seen: RowSnapshot) -> None:
         for id_, row in self._terminal.items():
             now = self._jobs[id_]
             if now.deleted_at_ms is not None:
@@ -267,7 +267,7 @@ class InvariantChecker:
 
     # ---- money
 
-    def _check_money(self, seen: Snapshot) -> None:
+    def _check_money(self, seen: RowSnapshot) -> None:
         bills = _by(seen.ledger, "attempt_id")
         assert set(bills) == set(self._attempts)
         for attempt in (row for row in seen.attempts if not row.pictures):
@@ -296,7 +296,7 @@ class InvariantChecker:
 
     # ---- blame
 
-    def _check_judgments(self, seen: Snapshot, tries: dict[str, list[Row]]) -> None:
+    def _check_judgments(self, seen: RowSnapshot, tries: dict[str, list[Row]]) -> None:
         reasons = {row.id: Reason(row.reason) for row in seen.attempts if row.reason is not None}
         struck = {row.attempt_id: row for row in seen.strikes}
         check_guilt(seen)
@@ -319,7 +319,7 @@ class InvariantChecker:
         done = [row for row in tries[attempt.job_id] if row.reason == Reason.SUCCEEDED]
         return any(proves_against(row.machine_id, attempt.machine_id) for row in done)
 
-    def _check_bans(self, seen: Snapshot, tries: dict[str, list[Row]], reasons: dict[str, Reason]) -> None:
+    def _check_bans(self, seen: RowSnapshot, tries: dict[str, list[Row]], reasons: dict[str, Reason]) -> None:
         due = set[tuple[str, str]]()
         for job_id, rows in ((job_id, rows) for job_id, rows in tries.items() if rows):
             lifted = self.replays[job_id].lifted
@@ -335,7 +335,7 @@ class InvariantChecker:
 
     # ---- bytes
 
-    def _check_bytes(self, seen: Snapshot) -> None:
+    def _check_bytes(self, seen: RowSnapshot) -> None:
         places = {(row.project_id, row.sha256): row for row in seen.blobs}
         harmed = self._rig.harmed
         for of, blob in places.items():

@@ -5,7 +5,7 @@ import itertools
 import zlib
 
 from tests.contract.model.invariants import InvariantChecker
-from tests.contract.model.model_rig import ModelRig, Place
+from tests.contract.model.model_rig import ModelRig, NodePlace
 
 from giornata.control.attempts.claiming.claim import claim_once
 from giornata.control.attempts.ending.lapse import lapse_leases
@@ -56,7 +56,7 @@ def _crashes(order_id: str, number: int) -> bool:
 
 
 def _claim(rig: ModelRig, number: int) -> PictureLease | None:
-    place = Place(number=10_000 + number, machine=f"drawing-{number}", kinds=("generate",))
+    place = NodePlace(number=10_000 + number, machine=f"drawing-{number}", kinds=("generate",))
     claim = Claim(request_id=f"drawing-request-{number}", node=place.process(0), kinds=place.kinds, max_pictures=8)
     return claim_once(rig.ctx, place.caller, claim).picture_lease
 

@@ -7,7 +7,7 @@ rule of its own.
 import itertools
 
 from tests.contract.model.invariants import InvariantChecker
-from tests.contract.model.model_rig import NOT_ASKED_FOR, PLACES, ModelRig, Place
+from tests.contract.model.model_rig import NOT_ASKED_FOR, PLACES, ModelRig, NodePlace
 
 from giornata.control.attempts.claiming.claim import claim_once
 from giornata.control.attempts.ending.complete import complete
@@ -60,7 +60,7 @@ class LivingNodes:
             while (lease := self._claim(place)) is not None:
                 self._end(lease)
 
-    def _claim(self, place: Place) -> Lease | None:
+    def _claim(self, place: NodePlace) -> Lease | None:
         node, request_id = place.process(NEW_PROCESSES), f"living-{next(self._requests):07d}"
         return claim_once(
             self._rig.ctx, place.caller, Claim(request_id=request_id, node=node, kinds=place.kinds)

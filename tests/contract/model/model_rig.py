@@ -10,8 +10,8 @@ from typing import Any
 import sqlalchemy as sa
 from tests.contract.model.memory_blobs import MemoryBlobs
 from tests.contract.model.sudden_death import SuddenDeath
-from tests.contract.model.written import Written
-from tests.fixtures.contexts import CountedNames, FinePictures, ManualClock
+from tests.contract.model.written import WrittenTables
+from tests.fixtures.contexts import CountedIds, FinePictures, ManualClock
 from tests.fixtures.users import have
 
 from giornata.control.access.install import install
@@ -51,7 +51,7 @@ PRICES = (0, 1, 360_000, 777_777)  # micro-dollars an hour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class NodePlace:
     """Where a node lives; its processes come and go. Two places may share a machine.
 
     `machine` is the id by which the server knows it: of a project's own it ends with the project, which no node says.
@@ -77,12 +77,12 @@ class Place:
 
 
 PLACES = (
-    Place(number=0, machine="machine-0"),
-    Place(number=1, machine="machine-1"),
-    Place(number=2, machine="machine-1", kinds=("x-own",)),
-    Place(number=3, machine="machine-2"),
-    Place(number=4, machine="machine-3@ann", project="ann", kinds=KINDS),
-    Place(number=5, machine="machine-3@bob", project="bob", kinds=("train",)),
+    NodePlace(number=0, machine="machine-0"),
+    NodePlace(number=1, machine="machine-1"),
+    NodePlace(number=2, machine="machine-1", kinds=("x-own",)),
+    NodePlace(number=3, machine="machine-2"),
+    NodePlace(number=4, machine="machine-3@ann", project="ann", kinds=KINDS),
+    NodePlace(number=5, machine="machine-3@bob", project="bob", kinds=("train",)),
 )
 
 
@@ -100,7 +100,7 @@ def owner(project_id: str) -> Caller:
 class ModelRig:
     """`reset` makes everything new but the database's tables."""
 
-    def __init__(self, store: Database, death: SuddenDeath, written: Written) -> None:
+    def __init__(self, store: Database, death: SuddenDeath, written: WrittenTables) -> None:
         self.store, self.death, self.written = store, death, written
 
     def reset(self) -> None:
@@ -114,7 +114,7 @@ class ModelRig:
             store=self.store,
             blobs=self.blobs,
             clock=self.clock,
-            names=CountedNames(),
+            names=CountedIds(),
             pictures=FinePictures(),
             policy=POLICY,
         )
@@ -144,7 +144,7 @@ Row = Any  # a row of a table, its columns as attributes
 
 
 @dataclass(slots=True)
-class Snapshot:
+class RowSnapshot:
     """Every row of every table that work changes; `events` holds those since the snapshot before."""
 
     tables: dict[str, list[Row]]
@@ -172,12 +172,12 @@ EVENTS, Event = _table(schema.events)
 @contextmanager
 def opened_rig(store: Database) -> Iterator[ModelRig]:
     """A rig on an open store, with everything that watches it."""
-    death, written = SuddenDeath(), Written(frozenset({*WATCHED, "events"}))
+    death, written = SuddenDeath(), WrittenTables(frozenset({*WATCHED, "events"}))
     with death.watching(), written.watching():
         yield ModelRig(store, death, written)
 
 
-def snapshot(rig: ModelRig, *, events_after: int, known: Mapping[str, list[Row]]) -> Snapshot:
+def snapshot(rig: ModelRig, *, events_after: int, known: Mapping[str, list[Row]]) -> RowSnapshot:
     """What the database holds now. JSON columns come as the driver gives them: this is done after every operation.
 
     `known` are tables that nobody wrote to since they were read: they are not read again.
@@ -193,4 +193,4 @@ def snapshot(rig: ModelRig, *, events_after: int, known: Mapping[str, list[Row]]
         *found, events = [cursor.fetchall() for cursor in cursors]
     rows = zip(asked.items(), found, strict=True)
     tables = {name: list(map(row._make, of_table)) for (name, (_, row)), of_table in rows}
-    return Snapshot(tables={**known, **tables}, events=list(map(Event._make, events)))
+    return RowSnapshot(tables={**known, **tables}, events=list(map(Event._make, events)))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patch:
+class Mutation:
     """`old` stands exactly once in the file below src/giornata."""
 
     file: str
@@ -17,4 +17,4 @@ class Mutant:
     """A bug."""
 
     name: str
-    patches: tuple[Patch, ...]
+    patches: tuple[Mutation, ...]

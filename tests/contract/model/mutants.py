@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.contract.model.audit_mutants import AUDIT_MUTANTS
 from tests.contract.model.end_mutants import END_MUTANTS
-from tests.contract.model.mutant import Mutant, Patch
+from tests.contract.model.mutant import Mutant, Mutation
 from tests.contract.model.picture_mutants import PICTURE_MUTANTS
 from tests.contract.model.sweep_mutants import SWEEP_MUTANTS
 
@@ -26,23 +26,25 @@ MUTANTS = (
     Mutant(
         name="drop the fencing predicate",
         patches=(
-            Patch(
+            Mutation(
                 file="control/storage/fence.py",
                 old="    if attempt.ended_at_ms is not None:\n",
                 new="    if False:\n",
             ),
-            Patch(
+            Mutation(
                 file="store/jobs/attempts.py",
                 old='        .where(attempts.c.id == sa.bindparam("wanted"), LIVE)\n        .values(',
                 new='        .where(attempts.c.id == sa.bindparam("wanted"))\n        .values(',
             ),
-            Patch(file="store/jobs/attempts.py", old=", attempts, rows, ended_at_ms=None)", new=", attempts, rows)"),
+            Mutation(
+                file="store/jobs/attempts.py", old=", attempts, rows, ended_at_ms=None)", new=", attempts, rows)"
+            ),
         ),
     ),
     Mutant(
         name="drop the fence before a write, keep the predicate in it",
         patches=(
-            Patch(
+            Mutation(
                 file="control/storage/fence.py",
                 old="    if attempt.ended_at_ms is not None:\n",
                 new="    if False:\n",
@@ -52,7 +54,7 @@ MUTANTS = (
     Mutant(
         name="ban not in the claim",
         patches=(
-            Patch(
+            Mutation(
                 file="store/jobs/claiming.py",
                 old="return [for_machine(machine_id), ~banned, ",
                 new="return [for_machine(machine_id), ",
@@ -62,7 +64,7 @@ MUTANTS = (
     Mutant(
         name="a claim forgets the ceilings of projects",
         patches=(
-            Patch(
+            Mutation(
                 file="control/quotas/ceilings.py",
                 old="    limits = ceilings(tx, ctx, at_ms=at_ms)\n    running = tx.quotas.running() if",
                 new="    limits: Mapping[str, int] = {}\n    running = tx.quotas.running() if",
@@ -72,7 +74,7 @@ MUTANTS = (
     Mutant(
         name="a quarantined machine gets work",
         patches=(
-            Patch(
+            Mutation(
                 file="domain/jobs/admission.py",
                 old="    if health.state is MachineState.QUARANTINED:\n",
                 new="    if False:\n",
@@ -82,7 +84,7 @@ MUTANTS = (
     Mutant(
         name="a job is shown before the step that is safe",
         patches=(
-            Patch(
+            Mutation(
                 file="control/attempts/commit.py",
                 old="committed_step=safe, step=max(job.step, safe), **fruit",
                 new="committed_step=safe, **fruit",
@@ -92,7 +94,7 @@ MUTANTS = (
     Mutant(
         name="a bad job is held against machines",
         patches=(
-            Patch(
+            Mutation(
                 file="control/attempts/ending/judge_machines.py",
                 old="    if job_failed and not canary:\n",
                 new="    if False:\n",
@@ -102,7 +104,7 @@ MUTANTS = (
     Mutant(
         name="delete N before N+1 is in",
         patches=(
-            Patch(
+            Mutation(
                 file="control/attempts/commit.py",
                 old='for the step.\n    """\n    project_id = glimpse(ctx, attempt_id)\n',
                 new=(
@@ -118,7 +120,7 @@ MUTANTS = (
     Mutant(
         name="two transactions for event and change",
         patches=(
-            Patch(
+            Mutation(
                 file="control/attempts/commit.py",
                 old=(
                     "    tx.events.add(job.id, job.project_id, EventType.CHECKPOINT_COMMITTED, attempt.number, data,"
@@ -126,7 +128,7 @@ MUTANTS = (
                 ),
                 new="",
             ),
-            Patch(
+            Mutation(
                 file="control/attempts/commit.py",
                 old=(
                     "            tx.checkpoints.delete(job.id, old)\n"
@@ -146,7 +148,7 @@ MUTANTS = (
     Mutant(
         name="whoever waits for the next month waits for ever",
         patches=(
-            Patch(
+            Mutation(
                 file="store/money/budgets.py",
                 old="_FOR_PROJECT = jobs.c.paused_by.in_((Payer.PROJECT, Payer.MONTH))",
                 new="_FOR_PROJECT = jobs.c.paused_by == Payer.PROJECT",
@@ -156,7 +158,7 @@ MUTANTS = (
     Mutant(
         name="terminal state overwritten",
         patches=(
-            Patch(
+            Mutation(
                 file="control/jobs/stop_job.py",
                 old="    state = tx.jobs.change(job, event, ended_at_ms=at_ms, paused_by=None)\n",
                 new=(
@@ -169,7 +171,7 @@ MUTANTS = (
     Mutant(
         name="a strike for a node that was preempted",
         patches=(
-            Patch(
+            Mutation(
                 file="control/attempts/ending/reported_ends.py",
                 old="        return AttemptEnded(job_state=settle(tx, job, attempt, now_ms))\n",
                 new=(
@@ -183,7 +185,7 @@ MUTANTS = (
     Mutant(
         name="the silence of a node is billed",
         patches=(
-            Patch(
+            Mutation(
                 file="control/attempts/ending/lapse.py",
                 old="    tx.ledger.extend_each([attempt.id], to_ms=attempt.renewed_at_ms)",
                 new="    tx.ledger.extend_each([attempt.id], to_ms=at_ms)",
@@ -193,7 +195,7 @@ MUTANTS = (
     Mutant(
         name="a node that says that a checkpoint is spoiled is believed",
         patches=(
-            Patch(
+            Mutation(
                 file="control/storage/look_at_bytes.py",
                 old="    wrong = wrong or _wrong_bytes(ctx, standing.key, sha256)\n",
                 new='    wrong = wrong or "the node says so"\n',
@@ -203,7 +205,7 @@ MUTANTS = (
     Mutant(
         name="lost bytes are not asked for again",
         patches=(
-            Patch(
+            Mutation(
                 file="store/jobs/uploads.py",
                 old="                    key=sa.case((THERE, blobs.c.key), else_=blob.key),\n",
                 new="",
@@ -213,7 +215,7 @@ MUTANTS = (
     Mutant(
         name="a claim for a companion gets any job",
         patches=(
-            Patch(
+            Mutation(
                 file="store/jobs/claiming.py",
                 old="return [] if joint_key is None else [jobs.c.joint_key == joint_key]",
                 new="return []",
@@ -223,7 +225,7 @@ MUTANTS = (
     Mutant(
         name="of those that crashed together each is to blame",
         patches=(
-            Patch(
+            Mutation(
                 file="control/attempts/ending/reported_ends.py",
                 old="for each in [attempt, *there]}) if there else None",
                 new="for each in [attempt, *there]}) if False else None",
@@ -233,13 +235,13 @@ MUTANTS = (
     Mutant(
         name="a job that crashed in company may do so again",
         patches=(
-            Patch(file="control/attempts/ending/requeue.py", old='        columns["joint_key"] = None\n', new=""),
+            Mutation(file="control/attempts/ending/requeue.py", old='        columns["joint_key"] = None\n', new=""),
         ),
     ),
     Mutant(
         name="each of several attempts pays the whole node",
         patches=(
-            Patch(
+            Mutation(
                 file="store/money/ledger.py",
                 old=" OTHER.c.id != attempts.c.id,",
                 new=" sa.false(),",
@@ -249,7 +251,7 @@ MUTANTS = (
     Mutant(
         name="a node that does not obey an order goes on for ever",
         patches=(
-            Patch(
+            Mutation(
                 file="control/attempts/ending/enforce_budgets.py",
                 old="    late = [attempt.id for attempt in attempts if _is_late(ctx, attempt)]\n",
                 new="    late: list[str] = []\n",
@@ -259,7 +261,7 @@ MUTANTS = (
     Mutant(
         name="a slow machine that was told to let a job go may have it again",
         patches=(
-            Patch(
+            Mutation(
                 file="control/attempts/ending/reported_ends.py",
                 old="    if BAN[Reason.TOO_SLOW]:\n",
                 new="    if False:\n",
@@ -269,7 +271,7 @@ MUTANTS = (
     Mutant(
         name="a ban is never lifted",
         patches=(
-            Patch(
+            Mutation(
                 file="control/attempts/ending/lift_bans.py",
                 old="    return due[:AT_MOST]\n",
                 new="    return due[:0]\n",
@@ -279,7 +281,7 @@ MUTANTS = (
     Mutant(
         name="the pause before a job goes back never ends",
         patches=(
-            Patch(
+            Mutation(
                 file="domain/jobs/backoff.py",
                 old="else latest_ms + round(wait_s * 1000)\n",
                 new="else now_ms + round(wait_s * 1000)\n",
@@ -289,7 +291,7 @@ MUTANTS = (
     Mutant(
         name="a ban is lifted although another machine could take the job",
         patches=(
-            Patch(
+            Mutation(
                 file="domain/jobs/backoff.py",
                 old="    if any(host.machine_id not in banned and",
                 new="    if any(not banned and",
@@ -299,7 +301,7 @@ MUTANTS = (
     Mutant(
         name="crashes on one machine never end a job",
         patches=(
-            Patch(
+            Mutation(
                 file="control/attempts/ending/requeue.py",
                 old="        crashes=len(crashes),\n",
                 new="        crashes=len({each.machine_id for each in crashes}),\n",
@@ -309,7 +311,7 @@ MUTANTS = (
     Mutant(
         name="a failure that is reported twice counts twice",
         patches=(
-            Patch(
+            Mutation(
                 file="control/attempts/ending/reported_ends.py",
                 old=(
                     "        if attempt.ended_at_ms is not None and attempt.reason in {report.reason, "
@@ -367,7 +369,7 @@ def _took(stdout: str) -> str:
         return "which did not come to an end"
 
 
-def run(folder: Path, patches: tuple[Patch, ...], *, ops: int, seed: int) -> "subprocess.CompletedProcess[str]":
+def run(folder: Path, patches: tuple[Mutation, ...], *, ops: int, seed: int) -> "subprocess.CompletedProcess[str]":
     """The model, on SQLite, with a patched copy of the source in front of any installed one."""
     source = folder / "src"
     shutil.rmtree(source, ignore_errors=True)
@@ -388,7 +390,7 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def plant(file: Path, patch: Patch) -> None:
+def plant(file: Path, patch: Mutation) -> None:
     """Raises ValueError unless the text stands there exactly once."""
     text = file.read_text()
     if text.count(patch.old) != 1:

@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any
 
-from tests.contract.model.calls import DIED, Calls, Held, Ticket
+from tests.contract.model.calls import DIED, CheckedCalls, Ticket, TrackedLease
 
 from giornata.control.attempts.commit import commit_artifact, commit_checkpoint
 from giornata.control.attempts.ending.complete import complete
@@ -37,14 +37,14 @@ RELEASES = sorted(REPORTABLE_RELEASES)
 LATEST = 6
 
 
-class NodeActions(Calls):
+class NodeActions(CheckedCalls):
     """What nodes send once they have a lease."""
 
     def beat(self, a: int, b: int) -> None:
         if held := self.some(a, b):
             self.beat_of(held, b)
 
-    def beat_of(self, held: Held, b: int) -> None:
+    def beat_of(self, held: TrackedLease, b: int) -> None:
         """Of this one."""
         beat = Heartbeat(step=2 * b, phase="train", metrics={"loss": 0.5} if b % 4 == 0 else {})
         late = self.late(held)
@@ -185,7 +185,7 @@ class NodeActions(Calls):
         if held := self.some(a, b):
             self.crash_of(held, b)
 
-    def crash_of(self, held: Held, b: int) -> None:
+    def crash_of(self, held: TrackedLease, b: int) -> None:
         """Of this one."""
         report = FailAttempt(reason=Reason.CRASHED, message="Segmentation fault", exit_code=-11)
         self.write(held, lambda: fail(self.ctx, held.attempt_id, report), end=report.reason, again=b % 3 == 0)
@@ -200,7 +200,7 @@ class NodeActions(Calls):
         if self.actors.calls:
             self.call(self.actors.calls[-1 - a % min(len(self.actors.calls), 1 + b)])
 
-    def some(self, a: int, b: int) -> Held | None:
+    def some(self, a: int, b: int) -> TrackedLease | None:
         """Mostly one of the latest leases, and one that is good if that is known; sometimes an old one."""
         held = self.actors.held
         if self.exact and b % 4:
@@ -210,7 +210,7 @@ class NodeActions(Calls):
         return held[-1 - a % reach] if held else None
 
     def _commit_step(
-        self, held: Held, step: int, data: bytes, upload_id: str | None, *, honest: bool, again: bool
+        self, held: TrackedLease, step: int, data: bytes, upload_id: str | None, *, honest: bool, again: bool
     ) -> None:
         commit = CommitCheckpoint(step=step, upload_id=upload_id, **named(data))
         must = honest and not self._contradicts(held, commit)
@@ -219,7 +219,7 @@ class NodeActions(Calls):
         if honest:
             self._stands(held, data, upload_id, outcome)
 
-    def _stands(self, held: Held, data: bytes, upload_id: str | None, outcome: Any) -> None:
+    def _stands(self, held: TrackedLease, data: bytes, upload_id: str | None, outcome: Any) -> None:
         """What was sent and committed can be fetched, whatever storage has lost before."""
         if not (self.exact and upload_id and isinstance(outcome, Committed)):
             return
@@ -230,14 +230,14 @@ class NodeActions(Calls):
         assert kept is not None, f"{outcome} was committed, and is not there"
         assert kept.data == data
 
-    def _rejected(self, held: Held, step: int) -> None:
+    def _rejected(self, held: TrackedLease, step: int) -> None:
         try:
             reject_checkpoint(self.ctx, held.attempt_id, step, "no")
         except Unavailable:  # too many at once read, or bytes were replaced meanwhile
             if self.exact:
                 raise
 
-    def _saved(self, held: Held, step: int) -> Any:
+    def _saved(self, held: TrackedLease, step: int) -> Any:
         """The checkpoint's row; None when there is none, or when it is no use to foretell anything."""
         if not self.exact:
             return None
@@ -248,7 +248,7 @@ class NodeActions(Calls):
         of = (checkpoint.project_id, checkpoint.sha256)
         return next(row.key for row in self.checker.now.blobs if (row.project_id, row.sha256) == of)
 
-    def _contradicts(self, held: Held, commit: CommitCheckpoint) -> bool:
+    def _contradicts(self, held: TrackedLease, commit: CommitCheckpoint) -> bool:
         """Whether this very attempt has committed other bytes for the step."""
         standing = [
             row
@@ -257,7 +257,7 @@ class NodeActions(Calls):
         ]
         return any(row.sha256 != commit.sha256 and not row.rejected for row in standing)
 
-    def _sent(self, held: Held, data: bytes, *, arrives: bool = True) -> Any:
+    def _sent(self, held: TrackedLease, data: bytes, *, arrives: bool = True) -> Any:
         """The id of an upload with the bytes in it; None when there is none, or need not be one; or DIED."""
         request = UploadRequest(files=(FileToUpload(**named(data)),))
         reply: Any = self.write(held, lambda: request_attempt_uploads(self.ctx, held.attempt_id, request))

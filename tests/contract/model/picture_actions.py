@@ -6,8 +6,8 @@ Nodes that draw are others than those that take jobs; two of them share a machin
 import hashlib
 from collections.abc import Sequence
 
-from tests.contract.model.calls import DIED, Calls, HeldPictures
-from tests.contract.model.model_rig import PROJECTS, Place, Row, owner
+from tests.contract.model.calls import DIED, CheckedCalls, HeldPictures
+from tests.contract.model.model_rig import PROJECTS, NodePlace, Row, owner
 from tests.contract.model.sudden_death import Died
 
 from giornata.control.attempts.claiming.claim import claim_once
@@ -38,11 +38,11 @@ from giornata.protocol.project.admin import ROOT_PROJECT
 
 Key = tuple[str, int]  # order, number
 PLACES_THAT_DRAW = (
-    Place(number=10, machine="machine-1", kinds=("generate",)),
-    Place(number=11, machine="machine-4", kinds=("generate",)),
-    Place(number=12, machine="machine-4", kinds=("generate",)),
-    Place(number=13, machine="machine-5", kinds=("generate",)),
-    Place(number=14, machine="machine-3@ann", project="ann", kinds=("generate",)),
+    NodePlace(number=10, machine="machine-1", kinds=("generate",)),
+    NodePlace(number=11, machine="machine-4", kinds=("generate",)),
+    NodePlace(number=12, machine="machine-4", kinds=("generate",)),
+    NodePlace(number=13, machine="machine-5", kinds=("generate",)),
+    NodePlace(number=14, machine="machine-3@ann", project="ann", kinds=("generate",)),
 )
 MOST = (1, 2, 4, 8)
 BUDGETS = (None, None, 1, 500, 50_000)  # micro-dollars
@@ -51,7 +51,7 @@ LATEST = 4
 FAILED_AGAIN_MS = 600_000
 
 
-class PictureActions(Calls):
+class PictureActions(CheckedCalls):
     """Actions of those who order pictures, and of nodes that draw them."""
 
     # ---- users
@@ -102,7 +102,7 @@ class PictureActions(Calls):
             asked = self.actors.picture_requests[-1 - a % min(len(self.actors.picture_requests), 1 + b)]
             self._ask_for_pictures(*asked, lost=False, again=False)
 
-    def _ask_for_pictures(self, place: Place, request_id: str, most: int, *, lost: bool, again: bool) -> None:
+    def _ask_for_pictures(self, place: NodePlace, request_id: str, most: int, *, lost: bool, again: bool) -> None:
         claim = Claim(
             request_id=request_id, node=place.process(0), kinds=place.kinds, max_pictures=most, held_models=()
         )
@@ -117,7 +117,7 @@ class PictureActions(Calls):
             held = HeldPictures(attempt_id=lease.attempt_id, place=place, pictures=lease.pictures)
             self.actors.picture_leases.append(held)
 
-    def _check_fresh(self, place: Place, lease: PictureLease, most: int, before: dict[Key, Row]) -> None:
+    def _check_fresh(self, place: NodePlace, lease: PictureLease, most: int, before: dict[Key, Row]) -> None:
         rows = [before[_key(each)] for each in lease.pictures]
         assert {row.state for row in rows} == {"queued"}, f"{lease} has what others have: {rows}"
         assert len(rows) <= min(most, *(row.together for row in rows)), f"{lease} has too many of {rows}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from tests.contract.model.model_rig import ModelRig, Row, Snapshot
+from tests.contract.model.model_rig import ModelRig, Row, RowSnapshot
 
 from giornata.domain.billing.money import cost_micro_usd
 from giornata.domain.generation.picture import OPEN, ORDER_KINDS
@@ -27,7 +27,7 @@ class PictureWitness:
         self._ended: dict[Key, Row] = {}
         self._prices: dict[tuple[str, int], Any] = {}
 
-    def check(self, seen: Snapshot) -> None:
+    def check(self, seen: RowSnapshot) -> None:
         """Raises AssertionError when something is not as it must be."""
         orders = {row.id: row for row in seen.jobs if row.kind in ORDER_KINDS}
         jobs = {id_: row for id_, row in orders.items() if row.deleted_at_ms is None}

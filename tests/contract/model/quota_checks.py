@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection
 
-from tests.contract.model.model_rig import NEVER_TRIED, PROJECTS, ROOT, ModelRig, Snapshot
+from tests.contract.model.model_rig import NEVER_TRIED, PROJECTS, ROOT, ModelRig, RowSnapshot
 
 from giornata.control.projects.set_quotas import set_quotas
 from giornata.protocol.project.quotas import SetQuotas
@@ -15,7 +15,7 @@ def lift_ceilings(rig: ModelRig) -> None:
         set_quotas(rig.ctx, ROOT, project, SetQuotas(max_running_jobs=None))
 
 
-def full_projects(rig: ModelRig, now: Snapshot, *, taken: Collection[str] = ()) -> set[str]:
+def full_projects(rig: ModelRig, now: RowSnapshot, *, taken: Collection[str] = ()) -> set[str]:
     """The projects that run as many jobs as they may, when those `taken` run as well."""
     own = [row for row in now.jobs if row.billed_to is None]
     counted = [row.project_id for row in own if row.state == "running" or row.id in taken]
@@ -23,7 +23,7 @@ def full_projects(rig: ModelRig, now: Snapshot, *, taken: Collection[str] = ()) 
     return {project for project, most in rig.ceilings().items() if running[project] >= most}
 
 
-def check_ceilings(rig: ModelRig, before: Snapshot, seen: Snapshot) -> None:
+def check_ceilings(rig: ModelRig, before: RowSnapshot, seen: RowSnapshot) -> None:
     """No claim hands out a job of a project that then runs more than its ceiling. A node that was given up, and comes
     back to its job, may take the project above it."""
     known, jobs = {row.id for row in before.attempts}, {row.id: row for row in seen.jobs}
@@ -37,5 +37,5 @@ def check_ceilings(rig: ModelRig, before: Snapshot, seen: Snapshot) -> None:
         assert project not in begun or running[project] <= most, f"{project} runs {running[project]} of {most} jobs"
 
 
-def _never_tried(now: Snapshot) -> list[str]:
+def _never_tried(now: RowSnapshot) -> list[str]:
     return [row.project_id for row in now.jobs if row.state == "running" and row.kind in NEVER_TRIED]

@@ -12,7 +12,7 @@ from tests.contract.model.concurrent_actions import Everything
 from tests.contract.model.invariants import REFERRERS, InvariantChecker
 from tests.contract.model.last_pictures import draw_the_rest
 from tests.contract.model.liveness import BANNING, LivingNodes
-from tests.contract.model.model_rig import KINDS, NOT_ASKED_FOR, PROJECTS, ROOT, ModelRig, Place, Row, owner
+from tests.contract.model.model_rig import KINDS, NOT_ASKED_FOR, PROJECTS, ROOT, ModelRig, NodePlace, Row, owner
 from tests.contract.model.quota_checks import lift_ceilings
 from tests.contract.model.shares import check_costs
 
@@ -191,7 +191,7 @@ def _story(checker: InvariantChecker, job: Row) -> str:
 
 
 def _fresh_claim(rig: ModelRig, number: int) -> ClaimReply:
-    place = Place(number=number, machine=f"fresh-{number}", kinds=KINDS)
+    place = NodePlace(number=number, machine=f"fresh-{number}", kinds=KINDS)
     claim = Claim(request_id=f"fresh-request-{number}", node=place.process(0), kinds=KINDS)
     return claim_once(rig.ctx, place.caller, claim)
 

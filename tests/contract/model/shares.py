@@ -5,18 +5,18 @@ from collections.abc import Collection
 from fractions import Fraction
 from itertools import pairwise
 
-from tests.contract.model.model_rig import PROJECTS, ModelRig, Row, Snapshot
+from tests.contract.model.model_rig import PROJECTS, ModelRig, Row, RowSnapshot
 
 from giornata.domain.billing.money import MS_PER_HOUR
 from giornata.domain.generation.picture import ORDER_KINDS
 
 
-def cost_of_job(seen: Snapshot, job_id: str) -> int:
+def cost_of_job(seen: RowSnapshot, job_id: str) -> int:
     """What the job has to cost, in micro-dollars; worked out a second time, moment by moment."""
     return costs_of(seen, {job_id}, paid_by_owner=True)[job_id]
 
 
-def costs_of(seen: Snapshot, job_ids: Collection[str], *, paid_by_owner: bool = False) -> dict[str, int]:
+def costs_of(seen: RowSnapshot, job_ids: Collection[str], *, paid_by_owner: bool = False) -> dict[str, int]:
     """What the jobs have to cost; `paid_by_owner` leaves out what the platform pays for."""
     owners = {row.id: row.project_id for row in seen.jobs}
     bills, attempts = defaultdict(list), {row.id: row for row in seen.attempts}
@@ -51,7 +51,7 @@ def _part(lease: Row, bill: Row, bills: list[Row], lives: list[list[tuple[int, f
     return after - before
 
 
-def check_costs(seen: Snapshot, rig: ModelRig, *, steady: bool) -> None:
+def check_costs(seen: RowSnapshot, rig: ModelRig, *, steady: bool) -> None:
     """Each job pays its shares; and all jobs what all nodes cost, unless somebody set the clock back."""
     paid: dict[str, int] = defaultdict(int)
     with rig.store.read() as tx:

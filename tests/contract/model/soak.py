@@ -91,30 +91,31 @@ def main() -> int:
 def soak(ways: dict[str, Episode], *, ops: int, first_seed: int) -> int:
     """Play episodes until that many operations are done, always in the way that is behind."""
     began_s = said_s = time.monotonic()
-    tally, seed = SoakCounts(by_way=Counter(dict.fromkeys(ways, 0))), first_seed
-    while tally.operations < ops:
-        way = min(ways, key=tally.by_way.__getitem__)
+    counts, seed = SoakCounts(by_way=Counter(dict.fromkeys(ways, 0))), first_seed
+    while counts.operations < ops:
+        way = min(ways, key=counts.by_way.__getitem__)
         try:
-            tally.add(way, ways[way](seed))
+            counts.add(way, ways[way](seed))
         except Exception:  # noqa: BLE001 - whatever it is, it is what we were looking for
-            say(f"{way}, episode {seed}, after {tally.operations} operations\n{traceback.format_exc()}")
-            tally.violations += 1
+            say(f"{way}, episode {seed}, after {counts.operations} operations\n{traceback.format_exc()}")
+            counts.violations += 1
             break
         seed += 1
         if time.monotonic() - said_s > SAY_EVERY_S:
             said_s = time.monotonic()
-            rate_per_s = tally.operations / (said_s - began_s)
-            say(f"{dict(tally.by_way)}: {tally.operations} operations, {tally.episodes} episodes, {rate_per_s:.0f}/s")
-    conclude(tally, seed=first_seed, next_seed=seed, wall_s=time.monotonic() - began_s)
-    return 1 if tally.violations else 0
+            rate_per_s = counts.operations / (said_s - began_s)
+            done = f"{counts.operations} operations, {counts.episodes} episodes"
+            say(f"{dict(counts.by_way)}: {done}, {rate_per_s:.0f}/s")
+    conclude(counts, seed=first_seed, next_seed=seed, wall_s=time.monotonic() - began_s)
+    return 1 if counts.violations else 0
 
 
-def conclude(tally: SoakCounts, *, seed: int, next_seed: int, wall_s: float) -> None:
+def conclude(counts: SoakCounts, *, seed: int, next_seed: int, wall_s: float) -> None:
     """The last line."""
-    rate_per_s = round(tally.operations / wall_s, 1)
+    rate_per_s = round(counts.operations / wall_s, 1)
     said = {"soak": "model", "seed": seed, "next_seed": next_seed, "wall_s": round(wall_s, 1), "per_s": rate_per_s}
     said["cpu_s"] = round(time.process_time(), 1)
-    say(json.dumps({**said, **{it.name: getattr(tally, it.name) for it in fields(tally)}}))
+    say(json.dumps({**said, **{it.name: getattr(counts, it.name) for it in fields(counts)}}))
 
 
 def say(line: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from tests.contract.model.model_rig import ModelRig, Place, Row, Snapshot
+from tests.contract.model.model_rig import ModelRig, NodePlace, Row, RowSnapshot
 
 from giornata.domain.generation.picture import ORDER_KINDS
 from giornata.domain.jobs.reasons import BLAME, Blame, Reason
@@ -20,20 +20,20 @@ class Standing:
     """Of the machines at one moment. `begun` counts what earlier rounds of a batch of claims began, by machine and
     kind; `admitted` counts what this round may begin."""
 
-    def __init__(self, rig: ModelRig, now: Snapshot, *, begun: Mapping[Key, int] = MappingProxyType({})) -> None:
+    def __init__(self, rig: ModelRig, now: RowSnapshot, *, begun: Mapping[Key, int] = MappingProxyType({})) -> None:
         self._now, self._now_ms = now, rig.clock.now_ms()
         self._full_quota = rig.ctx.policy.health.quota_per_hour
         self._machines = {(row.machine_id, row.kind): row for row in now.machines}
         self._kinds = {row.id: row.kind for row in now.jobs}
         self.begun, self.admitted = Counter(begun), Counter[Key]()
 
-    def kinds(self, place: Place) -> list[str]:
+    def kinds(self, place: NodePlace) -> list[str]:
         """Of the kinds that it takes, those that its machine may begin; each is admitted once more."""
         allowed = [kind for kind in place.kinds if self._may(place.machine, kind)]
         self.admitted.update((place.machine, kind) for kind in allowed)
         return allowed
 
-    def crowded(self, place: Place) -> set[Key]:
+    def crowded(self, place: NodePlace) -> set[Key]:
         """Kinds that its machine may not begin besides those that were admitted."""
         keys = {(place.machine, kind) for kind in place.kinds if not self._may(place.machine, kind)}
         return {key for key in keys if self.admitted[key]}
@@ -53,7 +53,7 @@ class Standing:
         return row.state == "ok" and len(stake) + just_now < row.quota
 
 
-def check_standing(before: Snapshot, seen: Snapshot) -> None:
+def check_standing(before: RowSnapshot, seen: RowSnapshot) -> None:
     """No job goes to a quarantined machine, and a job that turned out to be bad is held against none for a crash."""
     kinds = {row.id: row.kind for row in seen.jobs}
     was = {(row.machine_id, row.kind): row for row in before.machines if row.state == "quarantined"}

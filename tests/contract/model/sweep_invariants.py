@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from tests.contract.model.model_rig import Row, Snapshot
+from tests.contract.model.model_rig import Row, RowSnapshot
 from tests.contract.model.replay import ENDS
 from tests.contract.model.shares import costs_of
 
@@ -33,7 +33,7 @@ class SweepStory:
             assert event.type == "budget.warning", f"{event.type} of a sweep"
 
 
-def check_sweeps(before: Snapshot, seen: Snapshot) -> None:
+def check_sweeps(before: RowSnapshot, seen: RowSnapshot) -> None:
     """Raises AssertionError when jobs outlive their sweep, or were let go without room in its budget."""
     sweeps = {row.id: row for row in seen.jobs if row.kind == SWEEP_KIND}
     was = {row.id: row for row in before.jobs}
@@ -67,7 +67,7 @@ def _waited(row: Row | None) -> bool:
     return row is None or row.paused_by == "sweep"
 
 
-def _check_room(sweep: Row, jobs: list[Row], let_go: list[Row], seen: Snapshot) -> None:
+def _check_room(sweep: Row, jobs: list[Row], let_go: list[Row], seen: RowSnapshot) -> None:
     """What is spent, and what the jobs that go on may still cost, fits into the budget.
 
     While nobody knows what a job costs, it is let go alone.

@@ -1,12 +1,12 @@
 """Planted bugs of sweeps."""
 
-from tests.contract.model.mutant import Mutant, Patch
+from tests.contract.model.mutant import Mutant, Mutation
 
 SWEEP_MUTANTS = (
     Mutant(
         name="a sweep that is canceled leaves its jobs in the queue",
         patches=(
-            Patch(
+            Mutation(
                 file="control/jobs/stop_job.py",
                 old="    if job.kind == SWEEP_KIND:\n",
                 new="    if False:\n",
@@ -16,7 +16,7 @@ SWEEP_MUTANTS = (
     Mutant(
         name="a deleted sweep leaves its jobs",
         patches=(
-            Patch(
+            Mutation(
                 file="control/end_of_life/delete_job.py",
                 old="swept = [_locked(tx, each) for each in tx.deletions.swept_by(job_id)]",
                 new="swept: list[JobRow] = []",
@@ -26,7 +26,7 @@ SWEEP_MUTANTS = (
     Mutant(
         name="jobs of a sweep begin together while nobody knows their cost",
         patches=(
-            Patch(
+            Mutation(
                 file="domain/jobs/sweep.py",
                 old="            room, alone = room - (still or 0), False\n",
                 new="            room -= still or 0\n",
@@ -36,7 +36,7 @@ SWEEP_MUTANTS = (
     Mutant(
         name="each job of a sweep has all the room of the budget",
         patches=(
-            Patch(
+            Mutation(
                 file="domain/jobs/sweep.py",
                 old="            room, alone = room - (still or 0), False\n",
                 new="            alone = False\n",
@@ -46,7 +46,7 @@ SWEEP_MUTANTS = (
     Mutant(
         name="a budget of its own lets a job of a sweep go",
         patches=(
-            Patch(
+            Mutation(
                 file="control/projects/set_budget.py",
                 old="    if job.state is JobState.PAUSED and _waits_for_sweep(tx, job):\n",
                 new="    if False:\n",

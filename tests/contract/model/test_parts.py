@@ -9,7 +9,7 @@ from tests.contract.model.mutants import MUTANTS, ROOT, Mutant
 from tests.contract.model.replay import ReplayedJob
 from tests.contract.model.schedules import shrink
 from tests.contract.model.sudden_death import Died, SuddenDeath
-from tests.contract.model.written import Written, tables_written
+from tests.contract.model.written import WrittenTables, tables_written
 
 STARTED = {"node_id": "n", "machine_id": "m", "resume_step": 0}
 
@@ -62,7 +62,7 @@ def test_every_bug_that_is_to_be_planted_still_has_its_place(mutant: Mutant):
         assert (ROOT / "src" / "giornata" / patch.file).read_text().count(patch.old) == 1, patch.old
 
 
-def test_nothing_is_written_by_a_server_that_died():
+def test_server_that_died_writes_no_row():
     engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
     death = SuddenDeath()
     with engine.begin() as connection:
@@ -99,7 +99,10 @@ def test_tables_written_by_a_statement_are_recognized(statement: str, written: s
 
 
 def test_a_write_is_noted_until_it_is_forgotten():
-    engine, written = sa.create_engine("sqlite://", poolclass=sa.StaticPool), Written(frozenset({"things", "others"}))
+    engine, written = (
+        sa.create_engine("sqlite://", poolclass=sa.StaticPool),
+        WrittenTables(frozenset({"things", "others"})),
+    )
     assert written.tables == {"things", "others"}
     written.forget()
     with written.watching(), engine.begin() as connection:

@@ -14,7 +14,7 @@ _WRITES = re.compile(r'\b(?:INSERT\s+INTO|DELETE\s+FROM|(?<!FOR )UPDATE)\s+"?(\w
 _READS = re.compile(r"\s*(?:SELECT|BEGIN|PRAGMA|SAVEPOINT|RELEASE|COMMIT|ROLLBACK|SET|SHOW)\b", re.IGNORECASE)
 
 
-class Written:
+class WrittenTables:
     """Names of tables that any statement on any database has written to, or tried to, since they were forgotten.
 
     The schema has no cascades and no triggers: what a statement does not name, it does not change.

@@ -88,7 +88,7 @@ def test_loop_saves_by_time_and_by_steps_only_where_asked(tmp_path: Path) -> Non
     assert [each.step for each in committed(Storage.at(tmp_path / "plain"))] == [10]
 
 
-def test_starts_after_a_loss_are_counted_and_those_after_a_wish_are_not(tmp_path: Path) -> None:
+def test_starts_after_a_loss_are_counted_and_those_after_a_request_are_not(tmp_path: Path) -> None:
     config, run = tiny_config(tmp_path, samples=(80,), checkpoint_steps=50), Storage.at(tmp_path)
 
     def stopped() -> TrainingProgress:

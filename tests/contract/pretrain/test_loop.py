@@ -23,7 +23,7 @@ from giornata.pretrain.training.trainer import TooManyBadSteps
 from giornata.protocol.pretraining import PretrainConfig
 
 
-class Killed(Exception):
+class KilledTrainer(Exception):
     """As if the process had ended."""
 
 
@@ -34,7 +34,7 @@ def dying(config: PretrainConfig, *, phase: int, feed: int) -> Any:
     def feeds(place: int, ledger: UseLedger) -> Iterator[Feed]:
         for number, each in enumerate(sound(place, ledger)):
             if (place, number) == (phase, feed):
-                raise Killed
+                raise KilledTrainer
             yield each
 
     return feeds
@@ -84,7 +84,7 @@ def test_every_row_is_trained_once_and_the_loss_falls(uninterrupted: Path) -> No
 @pytest.mark.parametrize(("phase", "feed"), [(0, 0), (0, 2), (1, 0), (1, 2)])
 def test_a_killed_run_ends_with_the_same_bytes(tmp_path: Path, uninterrupted: Path, phase: int, feed: int) -> None:
     config = tiny_config(tmp_path)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledTrainer):
         train(run_of(config, tmp_path, feeds=dying(config, phase=phase, feed=feed)))
     start = newest(Storage.at(tmp_path))
     assert (start is None) == ((phase, feed) == (0, 0))
@@ -102,7 +102,7 @@ def test_killed_between_files_and_commit(
 ) -> None:
     """What lies there without its list is no checkpoint, and does not get into the one that is written over it."""
     config = tiny_config(tmp_path)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledTrainer):
         train(run_of(config, tmp_path, feeds=dying(config, phase=1, feed=2)))
     run = Storage.at(tmp_path)
     last, before = list(committed(run))[:2]
@@ -118,7 +118,7 @@ def test_killed_between_files_and_commit(
 @pytest.mark.parametrize("damage", ["bytes", "size"])
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, uninterrupted: Path, damage: str) -> None:
     config, run = tiny_config(tmp_path), Storage.at(tmp_path)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledTrainer):
         train(run_of(config, tmp_path, feeds=dying(config, phase=1, feed=2)))
     last, before = list(committed(run))[:2]
     path = next((tmp_path / FOLDER / last.name).glob("*.safetensors"))

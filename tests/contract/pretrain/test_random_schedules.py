@@ -32,7 +32,7 @@ DAMAGED = "damaged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class ScheduledStart:
     """One start of trainers, and what ends it: at which feed, file or commit of its own, `after` so many."""
 
     number: int
@@ -46,7 +46,7 @@ class Start:
     """Done to the newest checkpoint before."""
 
 
-def schedule(seed: int) -> list[Start]:
+def schedule(seed: int) -> list[ScheduledStart]:
     """Every way to end, one of them twice, in a random order; then one start to the end."""
     drawn = random.Random(seed)
     ends = [*KINDS, drawn.choice(KINDS)]
@@ -54,7 +54,7 @@ def schedule(seed: int) -> list[Start]:
     for each in (ends, worlds, damages):
         drawn.shuffle(each)
     return [
-        Start(
+        ScheduledStart(
             number=number,
             seed=seed,
             world=worlds[number],
@@ -95,7 +95,7 @@ def config_of(folder: Path, parallel: Parallel) -> PretrainConfig:
     return tiny_config(folder, samples=tuple(sum(SHARD_ROWS) * each for each in EPOCHS), parallel=parallel)
 
 
-def train_one(rank: int, folder: Path, start: Start) -> None:
+def train_one(rank: int, folder: Path, start: ScheduledStart) -> None:
     """One trainer of one start. Notes what it computed, step by step."""
     config, mine = config_of(folder, start.parallel), start.ends is not None and rank == start.victim
     shuffled = random.Random(f"{start.seed} {start.number}")
@@ -142,7 +142,7 @@ def spoil(folder: Path, how: str) -> None:
         path.write_bytes(content if how == "bytes" else content[:-1])
 
 
-def begin(folder: Path, start: Start) -> tuple[str, int]:
+def begin(folder: Path, start: ScheduledStart) -> tuple[str, int]:
     """How it ended, and the step from which it went on. A checkpoint that is found to be damaged is passed over."""
     found = newest(Storage.at(folder))
     meeting = folder / f"meeting-{start.number}-{found.name if found else ''}"
@@ -152,7 +152,7 @@ def begin(folder: Path, start: Start) -> tuple[str, int]:
     return begin(folder, start) if outcome == DAMAGED else (outcome, found.step if found else 0)
 
 
-def kept_of(folder: Path, starts: Sequence[tuple[Start, int]]) -> list[tuple[int, Use]]:
+def kept_of(folder: Path, starts: Sequence[tuple[ScheduledStart, int]]) -> list[tuple[int, Use]]:
     """(phase, row) of each row that is in the weights at the end."""
     kept: list[tuple[int, int, Use]] = []
     for start, step in starts:
@@ -167,7 +167,7 @@ def kept_of(folder: Path, starts: Sequence[tuple[Start, int]]) -> list[tuple[int
 
 @pytest.mark.parametrize("seed", [1])
 def test_every_row_of_every_epoch_is_trained_once_but_those_in_quarantine(tmp_path: Path, seed: int) -> None:
-    starts, outcomes = list[tuple[Start, int]](), Counter[str]()
+    starts, outcomes = list[tuple[ScheduledStart, int]](), Counter[str]()
     for start in schedule(seed):
         if start.damage:
             spoil(tmp_path, start.damage)

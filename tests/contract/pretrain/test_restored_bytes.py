@@ -24,7 +24,7 @@ COPIES = {"sharded": 1 / NODES, "replicated": 1.0, "resized": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Counted(Storage):
+class CountedStorage(Storage):
     """A store that is not a folder; writes down how much is read of it."""
 
     folder: str = ""
@@ -64,7 +64,7 @@ def _save_and_restore(rank: int, top: Path) -> None:
         found = newest(Storage.at(top / kind))
         assert found is not None
         node = rank * NODES // WORLD
-        store = Counted("kept://elsewhere", "", str(top / kind), str(top / f"{kind}-{node}"))
+        store = CountedStorage("kept://elsewhere", "", str(top / kind), str(top / f"{kind}-{node}"))
         into = tensors_of("replicated" if kind == "resized" else kind, 0.0)
         load_tensors(store, found, into, top / "scratch", channel, node=f"node {node}")
         for place, each in enumerate(into.values()):

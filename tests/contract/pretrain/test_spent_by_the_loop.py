@@ -22,11 +22,11 @@ STARTUP_S, STEP_S = 1000.0, 100.0
 STEPS = 6
 
 
-class Killed(Exception):
+class KilledLoop(Exception):
     """As if the process had ended."""
 
 
-class Clock:
+class StepClock:
     """Moves by a step's time when a step is done."""
 
     def __init__(self) -> None:
@@ -44,13 +44,13 @@ def config_of(folder: Path) -> PretrainConfig:
 
 def attempt(folder: Path, name: str, *, dies_at: int | None = None) -> TrainingOutcome:
     """One that took 1000 s to begin, and dies before its `dies_at`th step, if it does."""
-    config, clock = config_of(folder), Clock()
+    config, clock = config_of(folder), StepClock()
     clock.now_s = STARTUP_S
 
     def feeds(phase: int, ledger: UseLedger) -> Iterator[Feed]:
         for number, each in enumerate(pinned_feeds(config)(phase, ledger)):
             if number == dies_at:
-                raise Killed
+                raise KilledLoop
             yield each
 
     def traced(*_: Any) -> None:
@@ -64,7 +64,7 @@ def attempt(folder: Path, name: str, *, dies_at: int | None = None) -> TrainingO
 def test_starts_and_undone_steps_are_counted(tmp_path: Path) -> None:
     """Three steps, of which the last is undone; then the four that are left."""
     run = Storage.at(tmp_path)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledLoop):
         attempt(tmp_path, "first", dies_at=3)
     assert spent_usd(run, progress_of(run)) == pytest.approx(STARTUP_S + 3 * STEP_S)
     assert progress_of(run).spent_usd == pytest.approx(STARTUP_S + 2 * STEP_S), "of the checkpoint, and too little"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.fixtures.contexts import CountedNames, FinePictures, ManualClock, PlainPasswords
+from tests.fixtures.contexts import CountedIds, FinePictures, ManualClock, PlainPasswords
 from tests.fixtures.databases import new_sqlite, opened
 from tests.fixtures.postgres import (  # noqa: F401 - fixtures
     empty_postgres,
@@ -47,7 +47,7 @@ def ctx(store: Database, clock: ManualClock, tmp_path: Path) -> Context:
         store=store,
         blobs=blobs,
         clock=clock,
-        names=CountedNames(),
+        names=CountedIds(),
         pictures=FinePictures(),
         passwords=PlainPasswords(),
     )

@@ -577,6 +577,19 @@ def test_an_agreed_checkpoint_is_kept_as_long_as_the_job_lasts_and_the_retention
     assert not rig.rows(schema.blobs, sha256=sha256("sound 4"))
 
 
+def test_agreed_checkpoint_stays_kept_when_an_earlier_one_is_confirmed_after_it(rig: StoreRig) -> None:
+    lease = train(rig, steps=(4, 6))
+    waits(rig, 2, 3)
+    settle(rig)
+    runs = [rig.claim(machine(rig, number), kinds=KINDS).lease for number in (2, 3)]
+    by_step = {run.spec["to_step"]: run for run in runs if run is not None}
+    for step in (6, 4):
+        finish(rig, by_step[step])
+        settle(rig)
+    kept = {row["to_step"]: row["sha256"] for row in rig.rows(schema.audits, job_id=lease.job_id)}
+    assert kept == {4: None, 6: sha256("sound 6")}
+
+
 def test_retry_of_an_audit_by_the_owner_of_the_audited_job_is_refused(rig: StoreRig) -> None:
     train(rig)
     rig.clock.advance_s(ALWAYS.waits_s + 1)

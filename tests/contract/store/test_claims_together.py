@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.contexts import CountedNames, FinePictures, ManualClock
+from tests.fixtures.contexts import CountedIds, FinePictures, ManualClock
 from tests.fixtures.postgres import (  # noqa: F401 - fixtures
     empty_postgres,
     new_postgres,
@@ -62,7 +62,7 @@ def twins(request: pytest.FixtureRequest, tmp_path: Path, database_kind: str) ->
         blobs = FilesystemBlobs(
             tmp_path / "blobs", signing_key=b"k" * 32, base_url="http://blobs.invalid", clock=clock
         )
-        ctx = Context(store=store, blobs=blobs, clock=clock, names=CountedNames(), pictures=FinePictures())
+        ctx = Context(store=store, blobs=blobs, clock=clock, names=CountedIds(), pictures=FinePictures())
         return StoreRig(ctx, store, clock)
 
     return [twin(1), twin(2)]

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 import sqlalchemy as sa
-from tests.fixtures.contexts import CountedNames, ManualClock
+from tests.fixtures.contexts import CountedIds, ManualClock
 from tests.fixtures.databases import opened
 from tests.fixtures.diagnosis import Examine, ShiftedWallClock, examined_at, findings_of
 
@@ -67,7 +67,7 @@ def test_a_changed_row_of_the_audit_log_is_found(look: Examine) -> None:
         with store.begin() as tx:
             rows = [audit_row(SYSTEM, AuditVerb.KEY_CREATE, f"key_{n}", at_ms=n, project_id="p") for n in range(3)]
             tx.audit_log.add_each(rows)
-        chain_rows(Foundations(store=store, clock=ManualClock(), names=CountedNames()))
+        chain_rows(Foundations(store=store, clock=ManualClock(), names=CountedIds()))
         assert findings_of(look(), "audit-log") == []
         with store.begin() as tx:
             tx.connection.execute(sa.update(audit_log).where(audit_log.c.number == 2).values(target="key_9"))

@@ -15,7 +15,7 @@ from giornata.store import schema
 POLICY = ScalingPolicy(max_nodes=5, idle_timeout_s=3600)
 
 
-class Bench:
+class SharedNode:
     """One node of a fleet, at a job that others may join."""
 
     def __init__(self, rig, *, places: int = 4, key: str | None = "k1") -> None:
@@ -44,7 +44,7 @@ class Bench:
 
 
 def test_jobs_that_may_join_need_no_node_as_long_as_there_are_places(rig):
-    bench = Bench(rig)
+    bench = SharedNode(rig)
     for _ in range(3):
         rig.add_job(joint_key="k1", created_at_ms=bench.now_ms)
     assert bench.desired() == 1
@@ -54,7 +54,7 @@ def test_jobs_that_may_join_need_no_node_as_long_as_there_are_places(rig):
 
 @pytest.mark.parametrize("why", ["one place", "another key", "alone", "at work alone"])
 def test_jobs_that_cannot_join_a_batch_need_another_node(rig, why):
-    bench = Bench(rig, places=1 if why == "one place" else 4, key=None if why == "at work alone" else "k1")
+    bench = SharedNode(rig, places=1 if why == "one place" else 4, key=None if why == "at work alone" else "k1")
     key = {"another key": "k2", "alone": None}.get(why, "k1")
     rig.add_job(joint_key=key, created_at_ms=bench.now_ms)
     assert bench.desired() == 2
@@ -62,7 +62,7 @@ def test_jobs_that_cannot_join_a_batch_need_another_node(rig, why):
 
 def test_a_place_that_nobody_gives_is_counted_for_a_minute_only(rig):
     """An engine may have less room than its node has places, and then never asks for a companion."""
-    bench = Bench(rig)
+    bench = SharedNode(rig)
     rig.add_job(joint_key="k1", created_at_ms=bench.now_ms)
     for _ in range(55):
         assert bench.desired() == 1
@@ -72,7 +72,7 @@ def test_a_place_that_nobody_gives_is_counted_for_a_minute_only(rig):
 
 
 def test_a_job_that_was_interrupted_waits_since_then(rig):
-    bench = Bench(rig)
+    bench = SharedNode(rig)
     rig.add_job(joint_key="k1", created_at_ms=bench.now_ms)
     bench.rig.claim(bench.node, joint_key="k1", request_id="request-00000002")
     (attempt,) = [each for each in rig.rows(schema.attempts) if each["id"] != bench.lease.attempt_id]
@@ -83,7 +83,7 @@ def test_a_job_that_was_interrupted_waits_since_then(rig):
 
 
 def test_a_job_that_failed_there_does_not_count_for_it(rig):
-    bench = Bench(rig)
+    bench = SharedNode(rig)
     job_id = rig.add_job(joint_key="k1", created_at_ms=bench.now_ms, interrupted=True)
     with rig.store.begin() as tx:
         ban = {"job_id": job_id, "machine_id": bench.instance.machine_id, "reason": "crashed", "at_ms": 1}
@@ -92,7 +92,7 @@ def test_a_job_that_failed_there_does_not_count_for_it(rig):
 
 
 def test_a_node_that_leaves_takes_nobody_in(rig):
-    bench = Bench(rig)
+    bench = SharedNode(rig)
     rig.add_job(joint_key="k1", created_at_ms=bench.now_ms)
     with rig.store.begin() as tx:
         tx.connection.execute(schema.nodes.update().values(draining=True))
@@ -100,7 +100,7 @@ def test_a_node_that_leaves_takes_nobody_in(rig):
 
 
 def test_the_dearer_fleets_free_place_is_taken_before_the_cheap_one_is_called(rig):
-    bench = Bench(rig)
+    bench = SharedNode(rig)
     cheap = ToyFleet(price=1)
     bench.ctx = rig.ctx = with_fleets(
         bench.ctx, {**bench.ctx.fleets, "cheap": replace(governed(cheap, "cheap"), scaling=POLICY)}

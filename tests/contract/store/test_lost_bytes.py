@@ -36,7 +36,7 @@ KEEP_ALL = {"checkpoints_keep_latest": 100}
 
 
 @dataclass
-class Watched:
+class ReadStorage:
     """Storage that says when it is read whole, and lets something happen meanwhile."""
 
     blobs: Any
@@ -54,8 +54,8 @@ class Watched:
 
 
 @pytest.fixture
-def watched(rig: StoreRig) -> Watched:
-    watched = Watched(rig.ctx.blobs)
+def watched(rig: StoreRig) -> ReadStorage:
+    watched = ReadStorage(rig.ctx.blobs)
     rig.ctx = replace(rig.ctx, blobs=watched)
     return watched
 
@@ -130,7 +130,7 @@ def test_a_node_that_cannot_fetch_good_bytes_goes_on_without_them_and_others_hav
     assert rig.attempt(third.attempt_id)["start_step"] == 200
 
 
-def test_a_liar_can_reject_nothing_and_have_little_read(rig: StoreRig, watched: Watched) -> None:
+def test_a_liar_can_reject_nothing_and_have_little_read(rig: StoreRig, watched: ReadStorage) -> None:
     job_id, lease = resumed(rig)
     for node in range(3, 9):
         for step in (200, 100, 200):
@@ -144,7 +144,7 @@ def test_a_liar_can_reject_nothing_and_have_little_read(rig: StoreRig, watched: 
     assert watched.reads == 3
 
 
-def test_few_are_read_at_a_time_however_many_doubt(rig: StoreRig, watched: Watched) -> None:
+def test_few_are_read_at_a_time_however_many_doubt(rig: StoreRig, watched: ReadStorage) -> None:
     _, second = resumed(rig)
     readers = rig.ctx.memory.readers
     while readers.acquire(blocking=False):
@@ -157,7 +157,7 @@ def test_few_are_read_at_a_time_however_many_doubt(rig: StoreRig, watched: Watch
     assert readers.acquire(blocking=False), "whoever has read makes room"
 
 
-def test_nothing_is_held_while_bytes_are_read(rig: StoreRig, watched: Watched) -> None:
+def test_transaction_is_not_open_while_bytes_are_read(rig: StoreRig, watched: ReadStorage) -> None:
     """On SQLite a second writer would wait for ever, on PostgreSQL for the job's row."""
     job_id, second = resumed(rig)
 
@@ -171,7 +171,7 @@ def test_nothing_is_held_while_bytes_are_read(rig: StoreRig, watched: Watched) -
     assert (watched.reads, rig.job(job_id)["phase"]) == (1, "somebody else wrote")
 
 
-def test_a_look_at_bytes_that_were_replaced_meanwhile_says_nothing(rig: StoreRig, watched: Watched) -> None:
+def test_a_look_at_bytes_that_were_replaced_meanwhile_says_nothing(rig: StoreRig, watched: ReadStorage) -> None:
     job_id, second = resumed(rig)
     sha256 = rig.sha256_of(second, 200)
     rig.spoil(sha256)
@@ -190,7 +190,7 @@ def test_a_look_at_bytes_that_were_replaced_meanwhile_says_nothing(rig: StoreRig
     assert rig.job(job_id)["committed_step"] == 200, "by now they are good"
 
 
-def test_an_attempt_that_ends_while_bytes_are_read_rejects_nothing(rig: StoreRig, watched: Watched) -> None:
+def test_an_attempt_that_ends_while_bytes_are_read_rejects_nothing(rig: StoreRig, watched: ReadStorage) -> None:
     job_id, second = resumed(rig)
     rig.spoil(rig.sha256_of(second, 200))
     watched.meanwhile = lambda: release(rig.ctx, second.attempt_id, ReleaseAttempt())
@@ -278,7 +278,7 @@ def test_d36_another_projects_same_bytes_have_nothing_to_do_with_it(rig: StoreRi
     assert rig.job(theirs)["committed_step"] == 7
 
 
-def test_two_jobs_with_the_same_bytes_lose_and_regain_them_one_by_one(rig: StoreRig, watched: Watched) -> None:
+def test_two_jobs_with_the_same_bytes_lose_and_regain_them_one_by_one(rig: StoreRig, watched: ReadStorage) -> None:
     job_id, second = resumed(rig)
     data = content(second, 200)
     twin = rig.add_job(spec=KEEP_ALL)

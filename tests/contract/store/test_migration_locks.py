@@ -11,33 +11,26 @@ from dataclasses import dataclass
 import pytest
 import sqlalchemy as sa
 from alembic import command
-from alembic.config import Config
 from alembic.script import ScriptDirectory
+from benchmarks.rig.filled_tables import FIRST, GROWING, config_on, fill_revision
 
 from giornata.domain.errors import InvalidInput
 from giornata.store.database import migrate as migrating
 from giornata.store.database.dialects import parse_url, postgres
 from giornata.store.database.migrate import is_current, migrate, revision_of, serves
 
-FIRST = "0020"
-"""Revision from which on migrations are looked at: earlier ones ran before there was anything to hold up."""
+LAST_OUT_OF_ORDER = "0039"
+"""Some migrations up to this one lock tables in another order than requests, and may need a pause of the claims."""
 # What an operator or a person makes by hand: thousands of rows at most.
-SMALL = {
-    *("alembic_version", "failed_sign_ins", "fleets", "installation", "invitations", "keys", "memberships"),
-    *("models", "project_secrets", "projects", "sessions", "users", "webhook_cursor", "webhooks"),
-    *("fleet_prices", "fleet_time"),
-}
-GROWING = ("jobs", "attempts", "events", "pictures", "ledger")
+SMALL = frozenset(
+    {
+        *("alembic_version", "failed_sign_ins", "fleets", "installation", "invitations", "keys", "memberships"),
+        *("models", "project_secrets", "projects", "sessions", "users", "webhook_cursor", "webhooks"),
+        *("fleet_prices", "fleet_time"),
+    }
+)
 # Each of these stops an INSERT or UPDATE, or even a SELECT, of others.
 STOPS_CLAIMS = {"AccessExclusiveLock", "ExclusiveLock", "ShareRowExclusiveLock", "ShareLock"}
-VALUES: dict[type[sa.types.TypeEngine[object]], str] = {
-    sa.Boolean: "false",
-    sa.JSON: "'{}'",
-    sa.SmallInteger: "i % 30000",
-    sa.Integer: "i",
-    sa.Float: "i",
-    sa.String: "i::text",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,37 +49,10 @@ def filled(empty_postgres: Callable[[], str]) -> Callable[[int], sa.Engine]:
     def make(rows: int, tables: tuple[str, ...] | None = None) -> sa.Engine:
         engine = postgres(parse_url(empty_postgres()), pool_size=2)
         with engine.begin() as connection:
-            connection.execute(sa.text("SET statement_timeout = 0"))
-            command.upgrade(config_on(connection), FIRST)
-            known = sa.MetaData()
-            known.reflect(connection)
-            connection.execute(sa.text("SET session_replication_role = replica"))  # no foreign keys
-            for table in known.tables.values():
-                if table.name not in SMALL and (tables is None or table.name in tables):
-                    fill(connection, table, rows)
+            fill_revision(connection, rows, tables=tables, small=SMALL)
         return engine
 
     return make
-
-
-def config_on(connection: sa.Connection) -> Config:
-    config = migrating._config()
-    config.attributes["connection"] = connection
-    return config
-
-
-def fill(connection: sa.Connection, table: sa.Table, rows: int) -> None:
-    columns = [column for column in table.columns if column.computed is None]
-    names = ", ".join(f'"{column.name}"' for column in columns)
-    values = ", ".join(map(value_of, columns))
-    made = f"INSERT INTO {table.name} ({names}) SELECT {values} FROM generate_series(1, {rows}) AS i"  # noqa: S608
-    connection.execute(sa.text(made))
-    connection.execute(sa.text(f"ANALYZE {table.name}"))
-
-
-def value_of(column: sa.Column[object]) -> str:
-    """A value of the column's type for row i: another one for each row, where the type has so many."""
-    return next(value for kind, value in VALUES.items() if isinstance(column.type, kind))
 
 
 def files_of(connection: sa.Connection) -> dict[str, sa.Row[tuple[object, ...]]]:
@@ -157,6 +123,43 @@ def test_no_migration_works_through_a_million_rows_while_it_holds_up_claims(
     filled: Callable[..., sa.Engine],
 ) -> None:
     assert faults_of_migrations(filled(1_000_000, GROWING)) == {}
+
+
+def locking_orders(engine: sa.Engine) -> dict[str, list[str]]:
+    """The tables that each migration locks against claims, in the order in which it does."""
+    found: dict[str, list[str]] = {}
+    with engine.connect() as connection:
+        there = set(files_of(connection))
+        connection.commit()
+        looking = False
+
+        def look(*_: object) -> None:
+            nonlocal looking
+            if looking or connection.get_isolation_level() == "AUTOCOMMIT":
+                return
+            looking = True
+            locked = {table for table, mode in connection.execute(LOCKS) if mode in STOPS_CLAIMS and table in there}
+            looking = False
+            order = found[revision]
+            order += sorted(locked - set(order))
+
+        sa.event.listen(connection, "after_cursor_execute", look)
+        for revision in later_revisions():
+            found[revision] = []
+            command.upgrade(config_on(connection), revision)
+        sa.event.remove(connection, "after_cursor_execute", look)
+    return found
+
+
+def test_migration_locks_jobs_first_and_projects_last_as_requests_do(filled: Callable[..., sa.Engine]) -> None:
+    """In another order a request and the migration wait for each other, and the migration gives way for ever."""
+    orders = {
+        revision: order for revision, order in locking_orders(filled(1)).items() if revision > LAST_OUT_OF_ORDER
+    }
+    assert any(orders.values())
+    for revision, order in orders.items():
+        assert "jobs" not in order[1:], revision
+        assert "projects" not in order[:-1], revision
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class FakeSources:
 
 
 @dataclass(frozen=True)
-class Place:
+class SpecModel:
     """A model in a spec, as `named_models` yields it."""
 
     where: str
@@ -61,8 +61,8 @@ class Place:
     use: dict[str, Any]
 
 
-def place(role: str, name: str, where: str = "", **use: Any) -> Place:
-    return Place(where=where or f"spec.{role}", role=role, use={"name": name, **use})
+def place(role: str, name: str, where: str = "", **use: Any) -> SpecModel:
+    return SpecModel(where=where or f"spec.{role}", role=role, use={"name": name, **use})
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def add(rig: Context, name: str, content: bytes, caller=ANN, **more: Any):
     return add_model(rig, caller, AddModel(name=name, sha256=have(rig, caller, content), **more))
 
 
-def resolved(rig: Context, *places: Place, project_id: str = "ann") -> list[str]:
+def resolved(rig: Context, *places: SpecModel, project_id: str = "ann") -> list[str]:
     faults = bring_models(rig, project_id, places)
     with rig.store.begin() as tx:
         faults += resolve_models(tx, rig, project_id, places)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from tests.fixtures.contexts import CountedNames, FinePictures, ManualClock
+from tests.fixtures.contexts import CountedIds, FinePictures, ManualClock
 from tests.fixtures.databases import new_sqlite, opened
 from tests.fixtures.users import ANN, NODE, move_in, new_dataset, train
 
@@ -36,7 +36,7 @@ PATIENCE_S = 120.0
 
 def context_over(store: Database, folder: Path, clock: ManualClock, names: int = 0) -> Context:
     blobs_ = FilesystemBlobs(folder / "blobs", signing_key=b"k" * 32, base_url="http://blobs.invalid", clock=clock)
-    return Context(store=store, blobs=blobs_, clock=clock, names=CountedNames(names), pictures=FinePictures())
+    return Context(store=store, blobs=blobs_, clock=clock, names=CountedIds(names), pictures=FinePictures())
 
 
 def add_lines(store: Database, job_id: str, numbers: range) -> None:
@@ -56,7 +56,7 @@ def source_url(tmp_path: Path) -> str:
         folder = FilesystemBlobs(
             tmp_path / "blobs", signing_key=b"k" * 32, base_url="http://blobs.invalid", clock=clock
         )
-        ctx = Context(store=store, blobs=folder, clock=clock, names=CountedNames(), pictures=FinePictures())
+        ctx = Context(store=store, blobs=folder, clock=clock, names=CountedIds(), pictures=FinePictures())
         move_in(ctx)
         job, _ = submit(ctx, ANN, train(new_dataset(ctx, caption="a é 'quoted' \\ caption\n")), None)
         info = NodeInfo(node_id="node_00000001", machine_id="m-1", name="n")
@@ -171,7 +171,7 @@ def test_a_move_that_was_killed_goes_on_behind_its_last_batch(
     migrate(target_url)
 
 
-class Stopped(Exception):
+class ProcessDeath(Exception):
     """Stands for the death of the process between two batches."""
 
 
@@ -184,9 +184,9 @@ def test_a_move_that_stopped_between_two_batches_copies_each_row_once(
     def stop(batch: object) -> None:
         seen.append(batch)
         if len(seen) == after_batches:
-            raise Stopped
+            raise ProcessDeath
 
-    with pytest.raises(Stopped):
+    with pytest.raises(ProcessDeath):
         move_store(source_url, target_url, on_batch=stop)
     move_store(source_url, target_url)
     assert list(differences(*both)) == []
@@ -224,9 +224,9 @@ def test_a_target_with_tables_of_something_else_is_refused(source_url: str, targ
 
 def test_a_target_that_another_source_fills_is_refused(source_url: str, target_url: str, tmp_path: Path) -> None:
     def stop(_batch: object) -> None:
-        raise Stopped
+        raise ProcessDeath
 
-    with pytest.raises(Stopped):
+    with pytest.raises(ProcessDeath):
         move_store(source_url, target_url, on_batch=stop)
     other = tmp_path / "other"
     other.mkdir()
@@ -240,9 +240,9 @@ def test_a_target_that_another_source_fills_is_refused(source_url: str, target_u
 def test_a_row_that_changed_in_the_target_is_found_at_the_end(source_url: str, target_url: str) -> None:
     def stop_after_logs(batch: object) -> None:
         if batch.table == "logs" and batch.rows == LINES:
-            raise Stopped
+            raise ProcessDeath
 
-    with pytest.raises(Stopped):
+    with pytest.raises(ProcessDeath):
         move_store(source_url, target_url, on_batch=stop_after_logs)
     engine = postgres(parse_url(target_url), pool_size=1)
     with engine.begin() as connection:
@@ -263,9 +263,9 @@ def test_a_row_that_postgresql_cannot_hold_is_named_by_its_table(source_url: str
 
 def test_a_move_that_was_given_up_leaves_the_source_as_good_as_before(source_url: str, target_url: str) -> None:
     def stop(_batch: object) -> None:
-        raise Stopped
+        raise ProcessDeath
 
-    with pytest.raises(Stopped):
+    with pytest.raises(ProcessDeath):
         move_store(source_url, target_url, on_batch=stop)
     assert abandon_move(source_url)
     migrate(source_url)

@@ -102,7 +102,7 @@ def test_a_job_that_did_not_fit_is_not_tried_on_another_node_of_that_size(rig: S
     assert rig.lease(node(rig, 3, 32 * GIB)).job_id == job_id
 
 
-def test_nothing_is_learned_from_a_node_of_unknown_size(rig: StoreRig) -> None:
+def test_node_of_unknown_size_teaches_no_memory_bound(rig: StoreRig) -> None:
     rig.add_job()
     job_id = too_small(rig, 1, None)
     assert rig.job(job_id)["min_vram_bytes"] == 0

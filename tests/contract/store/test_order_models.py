@@ -18,6 +18,7 @@ from giornata.control.jobs.submission.estimate import estimate
 from giornata.control.jobs.submission.order_models import bring_order_models
 from giornata.control.jobs.submission.submit import JobRequest, submit, submit_each
 from giornata.control.models.register import add_model, list_models, remove_model
+from giornata.control.ports.model_registry import ModelRecord
 from giornata.control.storage.collect import collect
 from giornata.domain.errors import GiornataError, InvalidInput
 from giornata.protocol.jobs import SubmitJob
@@ -118,6 +119,71 @@ def test_order_is_refused_with_the_faults_of_all_its_models_and_fields(rig: Cont
     assert any("family" in message for where, message in said if where == "spec.loras.1")
     assert ("spec.loras.2", "this project has no training job job_01") in said
     assert any(where.startswith("labels") for where, _ in said)
+
+
+def registered_before(rig: Context, name: str, content: bytes, family: str) -> None:
+    """A LoRA as a server registered it that knew fewer rules."""
+    record = ModelRecord(
+        project_id=ANN.project_id,
+        name=name,
+        sha256=have(rig, ANN, content),
+        kind="lora",
+        family=family,
+        size_bytes=len(content),
+        source="blob",
+        reference="",
+        pinned=False,
+        shared=False,
+        created_at_ms=1,
+        used_at_ms=1,
+    )
+    with rig.store.begin() as tx:
+        tx.models.add(record)
+
+
+def test_lora_that_is_older_than_a_rule_is_looked_at_when_it_is_ordered(rig: Context) -> None:
+    dora = model_file({**SDXL_LORA, "lora_unet_input_blocks_4_1_transformer_blocks_0_attn1_to_q.dora_scale": (8, 1)})
+    add(rig, "base", BASE)
+    registered_before(rig, "old", dora, "sdxl")
+    registered_before(rig, "stranger", LORA_15, "sdxl")
+    registered_before(rig, "sound", LORA, "sdxl")
+    for _ in range(2):
+        said = refused(rig, asked(loras=[{"name": name} for name in ("old", "stranger", "sound")]))
+        assert [where for where, _ in said] == ["spec.loras.0", "spec.loras.1"]
+        assert "holds DoRA" in said[0][1]
+        assert "is of the family SD 1.5, not SDXL" in said[1][1]
+    assert order(rig, asked(loras=[{"name": "sound"}]))
+    with rig.store.read() as tx:
+        (blob,) = tx.uploads.blobs(ANN.project_id, [hash_of(LORA)]).values()
+    rig.blobs.delete(blob.key)
+    assert order(rig, asked(loras=[{"name": "sound"}])), "it is not read a second time"
+
+
+INPAINTING = "diffusers/stable-diffusion-xl-1.0-inpainting-0.1"
+MASK = {"image": "0" * 64, "mask": "1" * 64}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "where"),
+    [
+        ("generate", {"model": INPAINTING}, ["spec.mask"]),
+        ("generate", {"model": INPAINTING, **MASK}, []),
+        ("generate", {"prompts": None, "pictures": [{"prompt": "a", "model": {"name": INPAINTING}}]},
+         ["spec.pictures.0.mask"]),
+        ("generate", {"prompts": None, "pictures": [{"prompt": "a", "model": {"name": INPAINTING}, **MASK}]},
+         []),
+        ("generate", {"model": INPAINTING, "prompts": None, "pictures": [{"prompt": "a", **MASK}, {"prompt": "b"}]},
+         ["spec.pictures.1.mask"]),
+        ("grid", {"axes": [{"field": "model", "values": ["owner/other", INPAINTING]}]}, ["spec.axes.0.values.1"]),
+    ],
+)  # fmt: skip
+def test_base_that_was_made_to_inpaint_is_refused_without_a_mask(
+    rig: Context, kind: str, spec: dict[str, Any], where: list[str]
+) -> None:
+    usual = {"model": "owner/other"}
+    found = [place for place, message in refused(rig, asked(kind, **usual | spec, loras=[{"name": "no-such-lora"}]))
+             if "made to inpaint" in message]  # fmt: skip
+    assert found == where
 
 
 def test_unknown_model_is_told_beside_a_field_that_cannot_be_parsed(rig: Context) -> None:

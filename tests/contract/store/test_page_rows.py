@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.rig.page_data import fill
-from tests.fixtures.dashboard import PROJECT, Furnished, furnished, pages_of
+from tests.fixtures.dashboard import PROJECT, Furnished, forget_parts, furnished, pages_of
 from tests.fixtures.people import browser_of
 from tests.fixtures.rows_read import rows_read, sent_statements
 
@@ -20,6 +20,7 @@ def read_by_pages(installation: Furnished) -> dict[str, list[tuple[int, str]]]:
     browser = browser_of(installation.served, installation.operator)
     found = {}
     for name, path in pages_of(installation).items():
+        forget_parts(installation)
         with sent_statements() as sent:
             assert browser.call("GET", path).status_code == 200, name
         found[name] = rows_read(installation.served.ctx.store, sent)  # type: ignore[arg-type]

@@ -1,12 +1,16 @@
 """Routing of pictures to nodes that hold their models: reports, hints and leases through the real store."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.fixtures.notifier import KeptRuns
 from tests.fixtures.picture_rig import PictureRig, generate_spec
 from tests.fixtures.store_rig import StoreRig
+from tests.fixtures.users import ROOT
+from tests.fixtures.webhooks import webhook, with_webhooks
 
 from giornata.control.caller import Caller
 from giornata.control.context import Context
@@ -17,6 +21,7 @@ from giornata.control.ports.model_registry import ModelRecord
 from giornata.control.storage.collect import collect
 from giornata.domain.errors import NotFound
 from giornata.domain.generation.model_routing import BaseChoice, RoutingPolicy, Tier
+from giornata.protocol.events import OperatorEvent
 from giornata.protocol.node.held_models import HeldModels, HeldTier
 from giornata.protocol.node.work import ClaimReply
 from giornata.protocol.project.admin import ROOT_PROJECT, Scope
@@ -33,7 +38,7 @@ def picture_rig(rig: StoreRig) -> PictureRig:
     return PictureRig(rig)
 
 
-class Reporter:
+class ReportingNode:
     """A node that reports its files, as `giornata.agent.transfer.model_reports` does."""
 
     def __init__(self, picture_rig: PictureRig, number: int, *files: str, vram_bytes: int | None = None) -> None:
@@ -93,7 +98,7 @@ def in_new_process(picture_rig: PictureRig) -> PictureRig:
 def test_base_that_nobody_holds_is_named_for_fetching_and_leased_when_it_has_come(picture_rig: PictureRig) -> None:
     file = stored_model(picture_rig, b"weights")
     order_id = order_of(picture_rig, file)
-    node = Reporter(picture_rig, 1)
+    node = ReportingNode(picture_rig, 1)
     first = node.claim()
     assert (first.picture_lease, first.reason) == (None, "models-elsewhere")
     assert first.prefetch is not None
@@ -106,36 +111,57 @@ def test_base_that_nobody_holds_is_named_for_fetching_and_leased_when_it_has_com
     assert lease.pictures[0].order_id == order_id
 
 
+def test_nodes_that_hold_a_file_which_was_damaged_elsewhere_are_told_once(picture_rig: PictureRig) -> None:
+    file, other = stored_model(picture_rig, b"weights"), stored_model(picture_rig, b"others")
+    webhook(with_webhooks(picture_rig.ctx, KeptRuns()), ROOT, OperatorEvent.MODEL_DAMAGED)
+    damaged, holder, stranger = (
+        ReportingNode(picture_rig, n, *files) for n, files in enumerate(((file, other), (file,), (other,)))
+    )
+    for node in (damaged, holder, stranger):
+        assert node.claim().verify == ()
+    for _ in range(2):  # the first reply may have been lost
+        assert damaged.claim(damaged=(file,)).verify == ()
+    assert [node.claim().verify for node in (damaged, stranger, holder, holder)] == [(), (), (file,), ()]
+    [told] = picture_rig.rig.rows(schema.webhook_deliveries)
+    assert json.loads(told["body"])["data"] == {
+        "machine_id": damaged.node.machine_id,
+        "node_id": damaged.node.node_id,
+        "sha256": file,
+    }
+    assert holder.claim(damaged=(file,)).verify == ()
+    assert len(picture_rig.rig.rows(schema.webhook_deliveries)) == 2
+
+
 def test_loras_and_controlnets_of_the_waiting_order_are_named_behind_its_base(picture_rig: PictureRig) -> None:
     base, lora, held, net, edges = (stored_model(picture_rig, each.encode()) for each in "blhne")
     named = {"loras": [{"name": "l", "sha256": lora}, {"name": "h", "sha256": held}]}
     spec = generate_spec(1) | {"model": {"name": "model", "sha256": base}} | named
     spec["pictures"] = [{"prompt": "a cat", "controlnets": [{"name": "n", "sha256": net, "image": edges}]}]
     picture_rig.order(spec=spec)
-    hint = Reporter(picture_rig, 1, held).claim().prefetch
+    hint = ReportingNode(picture_rig, 1, held).claim().prefetch
     assert hint is not None
     assert [each.sha256 for each in hint.downloads] == [base, lora, net]
 
 
 def test_base_is_fetched_by_one_node_of_the_fleet_also_when_another_server_answers(picture_rig: PictureRig) -> None:
     order_of(picture_rig, stored_model(picture_rig, b"weights"))
-    assert Reporter(picture_rig, 1).claim().prefetch is not None
-    assert Reporter(picture_rig, 2).claim().prefetch is None
-    assert Reporter(in_new_process(picture_rig), 3).claim().prefetch is None
+    assert ReportingNode(picture_rig, 1).claim().prefetch is not None
+    assert ReportingNode(picture_rig, 2).claim().prefetch is None
+    assert ReportingNode(in_new_process(picture_rig), 3).claim().prefetch is None
 
 
 def test_work_for_more_nodes_is_fetched_by_more_nodes(picture_rig: PictureRig) -> None:
     file = stored_model(picture_rig, b"weights")
     spec = generate_spec(300, side_px=1024, steps=30) | {"model": {"name": "base", "sha256": file}}
     picture_rig.order(spec=spec)
-    hints = [Reporter(picture_rig, number).claim().prefetch for number in range(1, 4)]
+    hints = [ReportingNode(picture_rig, number).claim().prefetch for number in range(1, 4)]
     assert all(hint is not None for hint in hints)
 
 
 def test_base_that_another_node_has_on_its_gpu_is_loaded_after_the_delay(picture_rig: PictureRig) -> None:
     file = stored_model(picture_rig, b"weights")
     order_of(picture_rig, file, pictures=2)
-    holder, other = Reporter(picture_rig, 1, file), Reporter(picture_rig, 2, file)
+    holder, other = ReportingNode(picture_rig, 1, file), ReportingNode(picture_rig, 2, file)
     assert holder.claim(most=1).picture_lease is not None
     assert other.claim(most=1).reason == "models-elsewhere"
     picture_rig.rig.clock.advance_s(POLICY.delay_s)
@@ -146,10 +172,10 @@ def test_base_that_another_node_has_on_its_gpu_is_loaded_after_the_delay(picture
 def test_holder_that_has_gone_silent_delays_nobody(picture_rig: PictureRig) -> None:
     file = stored_model(picture_rig, b"weights")
     order_of(picture_rig, file)
-    assert Reporter(picture_rig, 1, file).claim().picture_lease is not None
+    assert ReportingNode(picture_rig, 1, file).claim().picture_lease is not None
     picture_rig.rig.clock.advance_s(picture_rig.ctx.policy.node_gone_after_s + 1)
     order_of(picture_rig, file)
-    assert Reporter(picture_rig, 2, file).claim().picture_lease is not None
+    assert ReportingNode(picture_rig, 2, file).claim().picture_lease is not None
 
 
 def test_report_that_does_not_follow_on_what_is_known_is_asked_for_again(picture_rig: PictureRig) -> None:
@@ -164,7 +190,7 @@ def test_report_that_does_not_follow_on_what_is_known_is_asked_for_again(picture
 
 def test_files_of_a_node_are_known_to_a_server_that_it_never_asked(picture_rig: PictureRig) -> None:
     file = stored_model(picture_rig, b"weights")
-    node = Reporter(picture_rig, 1, file)
+    node = ReportingNode(picture_rig, 1, file)
     node.claim()
     order_of(picture_rig, file)
     node.picture_rig = in_new_process(picture_rig)
@@ -173,7 +199,7 @@ def test_files_of_a_node_are_known_to_a_server_that_it_never_asked(picture_rig: 
 
 def test_base_that_could_not_be_fetched_ahead_is_leased_so_that_the_reason_is_told(picture_rig: PictureRig) -> None:
     order_of(picture_rig, stored_model(picture_rig, b"weights"))
-    node = Reporter(picture_rig, 1)
+    node = ReportingNode(picture_rig, 1)
     assert node.claim().prefetch is not None
     node.fetching = None
     reply = node.claim()
@@ -184,7 +210,7 @@ def test_base_whose_bytes_are_nowhere_is_no_hint_and_is_leased(picture_rig: Pict
     order_of(picture_rig, stored_model(picture_rig, b"weights"))
     with picture_rig.ctx.store.begin() as tx:
         tx.connection.execute(sa.update(schema.blobs).values(lost_at_ms=1))
-    node = Reporter(picture_rig, 1)
+    node = ReportingNode(picture_rig, 1)
     assert node.claim().prefetch is None
     assert node.claim().picture_lease is not None
 
@@ -207,7 +233,7 @@ def test_node_without_reports_waits_for_no_other(picture_rig: PictureRig) -> Non
 
 
 def test_held_models_are_written_only_when_they_change(picture_rig: PictureRig) -> None:
-    node = Reporter(picture_rig, 1, "a" * 64)
+    node = ReportingNode(picture_rig, 1, "a" * 64)
     node.claim()
     node.claim()
     (row,) = picture_rig.rig.rows(schema.node_models)
@@ -216,7 +242,7 @@ def test_held_models_are_written_only_when_they_change(picture_rig: PictureRig) 
 
 def test_order_says_which_model_no_node_has_and_on_how_many_it_is_arriving(picture_rig: PictureRig) -> None:
     file = stored_model(picture_rig, b"weights")
-    node = Reporter(picture_rig, 1)
+    node = ReportingNode(picture_rig, 1)
     assert node.claim().prefetch is None
     order_id = order_of(picture_rig, file)
     because = get_job(picture_rig.ctx, OWNER, order_id).waiting_because
@@ -239,10 +265,10 @@ def test_coverage_counts_each_node_that_serves_the_project_in_its_fastest_tier(p
     with picture_rig.ctx.store.begin() as tx:
         tx.models.add(model_record("base", file))
     own = Caller(project_id="ann", scopes=Scope.NODE.reach, key_id="key_ann")
-    Reporter(picture_rig, 1, file).claim()
-    Reporter(picture_rig, 2, file).claim()
-    Reporter(picture_rig, 3).claim()
-    Reporter(picture_rig, 4, file).claim(caller=own)
+    ReportingNode(picture_rig, 1, file).claim()
+    ReportingNode(picture_rig, 2, file).claim()
+    ReportingNode(picture_rig, 3).claim()
+    ReportingNode(picture_rig, 4, file).claim(caller=own)
     found = model_coverage(picture_rig.ctx, OWNER, "base")
     assert (found.nodes, found.gpu, found.host, found.disk, found.fetching) == (3, 1, 0, 1, 0)
     with pytest.raises(NotFound):
@@ -252,15 +278,17 @@ def test_coverage_counts_each_node_that_serves_the_project_in_its_fastest_tier(p
 def test_machine_of_another_project_does_not_keep_a_base_from_being_fetched(picture_rig: PictureRig) -> None:
     picture_rig.rig.add_project("ann")
     file = stored_model(picture_rig, b"weights")
-    Reporter(picture_rig, 1, file).claim(caller=Caller(project_id="ann", scopes=Scope.NODE.reach, key_id="key_ann"))
+    ReportingNode(picture_rig, 1, file).claim(
+        caller=Caller(project_id="ann", scopes=Scope.NODE.reach, key_id="key_ann")
+    )
     order_of(picture_rig, file)
-    assert Reporter(picture_rig, 2).claim().prefetch is not None
+    assert ReportingNode(picture_rig, 2).claim().prefetch is not None
 
 
 def test_node_that_is_too_small_for_a_picture_fetches_nothing_and_is_no_holder(picture_rig: PictureRig) -> None:
     file = stored_model(picture_rig, b"weights")
     order_of(picture_rig, file, min_vram_bytes=10**11)
-    small, large = Reporter(picture_rig, 1, vram_bytes=10**10), Reporter(picture_rig, 2)
+    small, large = ReportingNode(picture_rig, 1, vram_bytes=10**10), ReportingNode(picture_rig, 2)
     assert small.claim().prefetch is None
     small.has(file)
     assert small.claim().picture_lease is None
@@ -269,7 +297,7 @@ def test_node_that_is_too_small_for_a_picture_fetches_nothing_and_is_no_holder(p
 
 def test_base_whose_holder_is_busy_is_fetched_by_another_in_the_end(picture_rig: PictureRig) -> None:
     file = stored_model(picture_rig, b"weights")
-    busy, other = Reporter(picture_rig, 1, file), Reporter(picture_rig, 2)
+    busy, other = ReportingNode(picture_rig, 1, file), ReportingNode(picture_rig, 2)
     busy.claim()
     order_of(picture_rig, file)
     assert other.claim().prefetch is None
@@ -279,7 +307,7 @@ def test_base_whose_holder_is_busy_is_fetched_by_another_in_the_end(picture_rig:
 
 
 def test_held_models_of_a_silent_node_are_deleted_after_a_day(picture_rig: PictureRig) -> None:
-    Reporter(picture_rig, 1, "a" * 64).claim()
+    ReportingNode(picture_rig, 1, "a" * 64).claim()
     picture_rig.rig.clock.advance_s(picture_rig.ctx.policy.garbage_after_s + 1)
     assert collect(picture_rig.ctx).node_models == 1
     assert picture_rig.rig.rows(schema.node_models) == []
@@ -290,7 +318,7 @@ def test_order_whose_spec_tells_no_base_keeps_no_other_from_being_drawn(picture_
     with picture_rig.ctx.store.begin() as tx:
         tx.connection.execute(sa.update(schema.jobs).where(schema.jobs.c.id == broken).values(spec={}))
     order_of(picture_rig, stored_model(picture_rig, b"weights"))
-    assert Reporter(picture_rig, 1, vram_bytes=10**10).claim().prefetch is not None
+    assert ReportingNode(picture_rig, 1, vram_bytes=10**10).claim().prefetch is not None
 
 
 class StoreRoutedFleet(RoutedFleet):

@@ -160,7 +160,7 @@ END: dict[str, Ask] = {
 }
 LOOPS: dict[str, Ask] = {
     "reap: in quarantine": lambda tx: tx.machines.in_state(MachineState.QUARANTINED, limit=500),
-    "reap: who is there": lambda tx: tx.machines.seats({"machine-100", "machine-200"}, seen_since_ms=SINCE_MS),
+    "reap: who is there": lambda tx: tx.machines.last_nodes({"machine-100", "machine-200"}, seen_since_ms=SINCE_MS),
     "reap: replaced lately": lambda tx: tx.machines.reallocations("gpu", since_ms=SINCE_MS),
     "scale: instances": lambda tx: tx.fleets.instances("gpu"),
     "scale: nodes": lambda tx: tx.fleets.nodes("gpu", seen_since_ms=SINCE_MS),

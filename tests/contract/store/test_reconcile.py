@@ -17,7 +17,7 @@ def fleet_rig(rig) -> FleetRig:
     return FleetRig(rig)
 
 
-def test_nothing_is_concluded_from_a_listing_that_failed(fleet_rig, rig):
+def test_failed_listing_changes_no_instance(fleet_rig, rig):
     rig.add_job()
     fleet_rig.turn()
     fleet_rig.provider.trouble = FleetUnavailable("it rains")

@@ -13,6 +13,7 @@ from tests.fixtures.users import (
     Bytes,
     claim,
     end,
+    have,
     move_in,
     new_dataset,
     new_job,
@@ -34,9 +35,10 @@ from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.node.work import ReleaseAttempt
 from giornata.protocol.project.end_of_life import SetRetention
 from giornata.store.database.database import Database
-from giornata.store.schema import artifacts, checkpoints, datasets, events, logs, metrics
+from giornata.store.schema import artifacts, caches, checkpoints, datasets, events, logs, metrics, models
 
 DAY_S = 86_400
+CACHE = b"what an attempt made for later jobs"
 EVERYTHING = SetRetention(**{kept.value: 1 for kept in KeptClass})
 
 
@@ -204,6 +206,60 @@ def test_preview_says_what_goes_and_changes_nothing(ctx: Context, store: Databas
     set_retention(ctx, ANN_ADMIN, "ann", EVERYTHING)
     taken = apply_retention(ctx).rows
     assert {kept: taken[kept] for kept in told} == {kept: each.count for kept, each in told.items()}
+
+
+def texts_of(store: Database, table: sa.Table, column: str, job_ids: list[str]) -> int:
+    """Bytes of the texts of these jobs' rows, as the database has them."""
+    query = sa.select(sa.cast(table.c[column], sa.Text())).where(table.c.job_id.in_(job_ids))
+    with store.read() as tx:
+        return sum(len(text.encode()) for text in tx.connection.scalars(query))
+
+
+def test_preview_of_each_class_is_what_a_run_removes(ctx: Context, store: Database, clock: ManualClock) -> None:
+    """Two jobs have equal checkpoints, a third one keeps its equal one, and a picture is also a model."""
+    (first, _), (second, _), (pinned, _) = ended_job(ctx), ended_job(ctx), ended_job(ctx)
+    of_jobs = [first, second, pinned]
+    set_pin(ctx, ANN, pinned, pinned=True)
+    row, made_of = {"attempt_number": 1, "at_ms": clock.now_ms()}, have(ctx, ANN, CACHE)
+    with store.begin() as tx:
+        lines = [
+            {**row, "job_id": each, "number": 1, "line": "zwölf – \U0001f600"} for each in (first, second, pinned)
+        ]
+        tx.connection.execute(sa.insert(logs), lines)
+        points = [{**row, "job_id": each, "step": 1, "values": {"perte d'été": 0.5}} for each in (first, second)]
+        tx.connection.execute(sa.insert(metrics), points)
+        kept = {"project_id": "ann", "sha256": Bytes(PICTURES[0]).sha256, "size_bytes": len(PICTURES[0])}
+        made = {"created_at_ms": 1, "used_at_ms": 1}
+        own = {"name": "style", "kind": "lora", "source": "upload", "reference": "", "pinned": True, "shared": False}
+        tx.connection.execute(sa.insert(models).values(**kept, **made, **own))
+        cached = {"sha256": made_of, "size_bytes": len(CACHE), "key": "latents"}
+        tx.connection.execute(sa.insert(caches).values(project_id="ann", **cached, **made))
+    clock.advance_s(2 * DAY_S)
+    set_retention(ctx, ANN_ADMIN, "ann", EVERYTHING)
+    told = {each.kept: each for each in preview_retention(ctx, ANN_ADMIN, "ann").items}
+    tables = {
+        KeptClass.LOGS: (logs, "line"),
+        KeptClass.METRICS: (metrics, "values"),
+        KeptClass.EVENTS: (events, "data"),
+    }
+    before = {kept: texts_of(store, *table, of_jobs) for kept, table in tables.items()}
+    stored = sum(each.size_bytes for each in ctx.blobs.list(""))
+    taken = apply_retention(ctx)
+    for kept, table in tables.items():
+        assert told[kept].is_estimate
+        gone = before[kept] - texts_of(store, *table, of_jobs)
+        assert (told[kept].count, told[kept].size_bytes) == (taken.rows[kept], gone), kept
+        assert gone > 0
+    for kept in KeptClass:
+        if kept not in tables:
+            freed = taken.freed_by_class[kept].size_bytes if kept in taken.freed_by_class else 0
+            assert (told[kept].is_estimate, told[kept].size_bytes) == (False, freed), kept
+    assert told[KeptClass.CHECKPOINTS].count == 2
+    assert told[KeptClass.CHECKPOINTS].size_bytes == 0, "the pinned job has the same bytes"
+    assert told[KeptClass.ARTIFACTS].size_bytes > 0
+    assert told[KeptClass.DATASETS].size_bytes == sum(map(len, PICTURES[1:])) + len(CACHE), "one picture is a model"
+    left = sum(each.size_bytes for each in ctx.blobs.list(""))
+    assert stored - left == sum(each.size_bytes for each in told.values() if not each.is_estimate)
 
 
 def test_only_an_owner_sets_retention(ctx: Context) -> None:

@@ -174,7 +174,7 @@ def test_rolling_what_is_as_the_settings_say_touches_nobody(rolling):
     assert all(each.state is InstanceStanding.RUNNING for each in rolling.seen().instances)
 
 
-def test_nothing_is_rolled_on_what_was_heard_before_it_was_asked_for(rolling):
+def test_roll_ignores_reports_from_before_it_was_asked_for(rolling):
     rolling.change_settings()
     rolling.provider.settings = "image:1"  # it was changed back
     ask_to_roll(rolling.ctx, ADMIN, "gpu")

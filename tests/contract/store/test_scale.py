@@ -94,7 +94,7 @@ def test_scale_of_idle_fleet_writes_nothing(fleet_rig, rig):
     assert [each for each in fleet_rig.provider.calls if each.startswith("desired")] == ["desired 0"]
 
 
-def test_nothing_is_decided_before_the_provider_was_listed(fleet_rig, rig):
+def test_scaling_waits_for_the_first_listing_of_the_provider(fleet_rig, rig):
     rig.add_job()
     assert scale_fleet(fleet_rig.ctx, "gpu") == ""
     assert fleet_rig.provider.calls == []

@@ -235,7 +235,7 @@ def test_the_last_steps_are_made_where_it_is(rig: StoreRig) -> None:
     assert move_stragglers(rig.ctx) == 0
 
 
-def test_nothing_is_said_of_a_few_steps(rig: StoreRig) -> None:
+def test_few_steps_make_no_straggler(rig: StoreRig) -> None:
     others = [lease(rig, number) for number in range(2, 9)]
     run(rig, {each.attempt_id: 1.0 for each in others})
     new = lease(rig, 1)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from alembic import command
-from tests.contract.store.test_migration_locks import config_on
-from tests.fixtures.contexts import CountedNames, FinePictures, ManualClock, PlainPasswords
+from benchmarks.rig.filled_tables import config_on
+from tests.fixtures.contexts import CountedIds, FinePictures, ManualClock, PlainPasswords
 from tests.fixtures.databases import opened
 from tests.fixtures.store_rig import StoreRig
 
@@ -75,7 +75,7 @@ def upgraded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreRi
             store=store,
             blobs=blobs,
             clock=clock,
-            names=CountedNames(),
+            names=CountedIds(),
             pictures=FinePictures(),
             passwords=PlainPasswords(),
         )

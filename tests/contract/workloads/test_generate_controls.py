@@ -10,7 +10,7 @@ import pytest
 import torch
 from diffusers import ControlNetModel
 from PIL import Image
-from tests.fixtures.drawing import Wanted, asked, photo, pipeline_of
+from tests.fixtures.drawing import ReferencePicture, asked, photo, pipeline_of
 from tests.fixtures.picture_leases import ORDER, CountedWorkload, lease, params, sha256_of
 from tests.fixtures.train_rig import RecordingReporter
 
@@ -57,7 +57,7 @@ def test_picture_by_edges_has_the_bytes_of_the_pipelines(
     made = random_controlnet(folder, tmp_path / "net")
     base, wanted = (
         load_model(ModelLocation(name=str(folder), key="k"), device=CPU, dtype=torch.float32),
-        Wanted(steps=4),
+        ReferencePicture(steps=4),
     )
     edges = Image.fromarray(annotate("canny", np.asarray(photo()), {"low_threshold": 20, "high_threshold": 40}))
     pipeline = pipeline_of(base, wanted, "ControlNet", controlnet=ControlNetModel.from_pretrained(made))

@@ -11,7 +11,15 @@ import torch
 from diffusers import ControlNetModel, StableDiffusionXLImg2ImgPipeline, UNet2DConditionModel
 from PIL import Image
 from safetensors.torch import save_file
-from tests.fixtures.drawing import Wanted, asked, photo, pipeline_of, right_half, scheduler_of, with_mask_channels
+from tests.fixtures.drawing import (
+    ReferencePicture,
+    asked,
+    photo,
+    pipeline_of,
+    right_half,
+    scheduler_of,
+    with_mask_channels,
+)
 from tests.fixtures.picture_leases import ORDER, CountedWorkload, lease, params, sha256_of
 from tests.fixtures.single_file import write_single_file
 from tests.fixtures.train_rig import RecordingReporter
@@ -48,7 +56,7 @@ def folder(request: pytest.FixtureRequest, tiny_folder: Path, tiny_sd15_folder: 
 
 @pytest.mark.parametrize("folder", ["sdxl", "sd15"], indirect=True)
 def test_a_picture_alone_has_the_bytes_of_the_pipelines(folder: Path, tmp_path: Path) -> None:
-    base, wanted = loaded(folder), Wanted(steps=3)
+    base, wanted = loaded(folder), ReferencePicture(steps=3)
     theirs = pipeline_of(base, wanted)(**asked(wanted), height=64, width=64).images[0]
 
     start = lease(tmp_path, [params(folder, negative_prompt="blue")])
@@ -132,26 +140,26 @@ def test_a_dropped_picture_leaves_and_the_others_go_on(tiny_folder: Path, tmp_pa
     assert counted.passes == [6, 4, 4]
 
 
-class Wishing(RecordingReporter):
+class RequestingReporter(RecordingReporter):
     """Wants something after so many passes of the counted."""
 
     counted: CountedWorkload
     after: int
     wanted: AgentRequest
 
-    def wish(self) -> AgentRequest:
+    def agent_request(self) -> AgentRequest:
         return self.wanted if len(self.counted.passes) >= self.after else AgentRequest.GO_ON
 
 
-def _wishing(counted: CountedWorkload, after: int, wanted: AgentRequest) -> Wishing:
-    reporter = Wishing()
+def _requesting(counted: CountedWorkload, after: int, wanted: AgentRequest) -> RequestingReporter:
+    reporter = RequestingReporter()
     reporter.counted, reporter.after, reporter.wanted = counted, after, wanted
     return reporter
 
 
 def test_a_stopped_lease_leaves_at_once_and_its_neighbor_goes_on(tiny_folder: Path, tmp_path: Path) -> None:
     counted = CountedWorkload()
-    stopped, other = _wishing(counted, 1, AgentRequest.STOP), RecordingReporter()
+    stopped, other = _requesting(counted, 1, AgentRequest.STOP), RecordingReporter()
     starts = [lease(tmp_path, [params(tiny_folder, seed=seed)]) for seed in range(2)]
 
     table = counted.draw_all((starts[0], stopped), (starts[1], other))
@@ -167,7 +175,7 @@ def test_a_lease_that_drains_ends_the_rows_that_end_soon_and_begins_no_other(
 ) -> None:
     ticks = iter(range(10_000))
     counted = CountedWorkload(rows=2, clock=lambda: float(next(ticks)))  # each pass takes a second
-    reporter = _wishing(counted, 1, AgentRequest.CHECKPOINT_AND_STOP)
+    reporter = _requesting(counted, 1, AgentRequest.CHECKPOINT_AND_STOP)
     each = [params(tiny_folder, seed=seed, num_inference_steps=steps) for seed, steps in enumerate((5, 30, 5))]
     start = lease(tmp_path, each)
 
@@ -212,7 +220,7 @@ def test_a_model_that_was_made_to_inpaint_draws_the_pictures_with_a_mask(
     files = [tmp_path / "photo.png", tmp_path / "mask.png"]
     photo().save(files[0])
     right_half().save(files[1])
-    made_for_it, wanted = with_mask_channels(loaded(tiny_sd15_folder)), Wanted(steps=3, strength=1.0)
+    made_for_it, wanted = with_mask_channels(loaded(tiny_sd15_folder)), ReferencePicture(steps=3, strength=1.0)
     theirs = pipeline_of(made_for_it, wanted, "Inpaint")
     image = theirs(**asked(wanted), image=photo(), mask_image=right_half(), strength=1.0, height=64, width=64).images[
         0
@@ -348,7 +356,7 @@ def test_a_picture_that_sdxls_refiner_goes_on_with_has_the_bytes_of_the_pipeline
     base, share = loaded(tiny_folder), 0.5
     refiner = _refiner(base)
     refiner.save_pretrained(tmp_path / "refiner", safe_serialization=True)
-    wanted = Wanted(steps=6)
+    wanted = ReferencePicture(steps=6)
     first = pipeline_of(base, wanted)(
         **asked(wanted), height=64, width=64, denoising_end=share, output_type="latent"
     ).images
@@ -390,7 +398,7 @@ def _refiner(base: BaseModel) -> StableDiffusionXLImg2ImgPipeline:
         text_encoder_2=base.text_encoders[1],
         tokenizer_2=base.tokenizers[1],
         unet=unet.eval(),
-        scheduler=scheduler_of(base, Wanted()),
+        scheduler=scheduler_of(base, ReferencePicture()),
         requires_aesthetics_score=True,
         force_zeros_for_empty_prompt=False,
         add_watermarker=False,

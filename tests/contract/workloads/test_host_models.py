@@ -28,7 +28,7 @@ MUCH = 10**9
 
 
 @dataclass
-class Node:
+class EngineOfFiles:
     """An engine whose loads are counted, by the files that they read. `files` are single-file bases by name."""
 
     root: Path
@@ -68,7 +68,7 @@ class Node:
 
     def fresh(self, name: str, **given: Any) -> bytes:
         """The picture as an engine draws it that has drawn nothing before."""
-        return Node(self.root, self.layouts, self.files, host_model_bytes=0).draw(name, **given)
+        return EngineOfFiles(self.root, self.layouts, self.files, host_model_bytes=0).draw(name, **given)
 
     def in_host_memory(self) -> set[str]:
         by_sha256 = {sha256_of(file): name for name, file in self.files.items()}
@@ -76,7 +76,7 @@ class Node:
 
 
 @pytest.fixture
-def node_of(tiny_folder: Path, tiny_sd15_folder: Path, tmp_path: Path) -> partial[Node]:
+def node_of(tiny_folder: Path, tiny_sd15_folder: Path, tmp_path: Path) -> partial[EngineOfFiles]:
     """Makes engines. The bases red and blue are of SD 1.5, and differ in all weights."""
     layouts = tmp_path / "layouts"
     for family, folder in (("sdxl", tiny_folder), ("sd15", tiny_sd15_folder)):
@@ -84,7 +84,7 @@ def node_of(tiny_folder: Path, tiny_sd15_folder: Path, tmp_path: Path) -> partia
     red = write_single_file(tmp_path / "red.safetensors", tiny_sd15_pipeline())
     blue = tmp_path / "blue.safetensors"
     save_file({name: 1.01 * each for name, each in load_file(red).items()}, blue)
-    return partial(Node, tmp_path / "leases", layouts, {"red": red, "blue": blue})
+    return partial(EngineOfFiles, tmp_path / "leases", layouts, {"red": red, "blue": blue})
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def sd15(tiny_sd15_folder: Path) -> BaseModel:
     return load_model(ModelLocation(name=str(tiny_sd15_folder), key="k"), device="cpu", dtype=torch.float32)
 
 
-def test_a_change_back_reads_no_file_and_draws_equal_bytes(node_of: partial[Node]) -> None:
+def test_a_change_back_reads_no_file_and_draws_equal_bytes(node_of: partial[EngineOfFiles]) -> None:
     node = node_of()
     red, blue = node.draw("red"), node.draw("blue")
     assert (red, blue) == (node.fresh("red"), node.fresh("blue"))
@@ -106,7 +106,7 @@ def test_a_change_back_reads_no_file_and_draws_equal_bytes(node_of: partial[Node
 
 
 def test_a_change_to_another_family_and_back_reads_no_file(
-    node_of: partial[Node], tiny_folder: Path, tmp_path: Path
+    node_of: partial[EngineOfFiles], tiny_folder: Path, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(tiny_folder, tmp_path / "large")
     node, start = node_of(), partial(lease, tmp_path, [params(folder)])
@@ -117,7 +117,7 @@ def test_a_change_to_another_family_and_back_reads_no_file(
     assert node.in_host_memory() == {"red"}  # a folder has no sha256 by which it could be told
 
 
-def test_without_the_setting_each_change_reads_the_file(node_of: partial[Node]) -> None:
+def test_without_the_setting_each_change_reads_the_file(node_of: partial[EngineOfFiles]) -> None:
     node = node_of(host_model_bytes=0)
     pictures = [node.draw(name) for name in ("red", "blue", "red")]
     assert pictures[0] == pictures[2]
@@ -125,7 +125,7 @@ def test_without_the_setting_each_change_reads_the_file(node_of: partial[Node]) 
     assert node.in_host_memory() == set()
 
 
-def test_the_base_that_was_used_longest_ago_makes_room(node_of: partial[Node], sd15: BaseModel) -> None:
+def test_the_base_that_was_used_longest_ago_makes_room(node_of: partial[EngineOfFiles], sd15: BaseModel) -> None:
     node = node_of(host_model_bytes=2 * size_bytes_of(sd15))
     for name in ("red", "blue", "red", "blue"):
         node.draw(name)
@@ -138,7 +138,9 @@ def test_the_base_that_was_used_longest_ago_makes_room(node_of: partial[Node], s
     assert node.loads == ["red", "blue", "green", "red"]
 
 
-def test_base_in_host_memory_is_unchanged_by_leases(node_of: partial[Node], sd15: BaseModel, tmp_path: Path) -> None:
+def test_base_in_host_memory_is_unchanged_by_leases(
+    node_of: partial[EngineOfFiles], sd15: BaseModel, tmp_path: Path
+) -> None:
     node, style = node_of(), _lora(sd15, tmp_path / "style.safetensors")
     plain = node.draw("red")
 
@@ -152,7 +154,7 @@ def test_base_in_host_memory_is_unchanged_by_leases(node_of: partial[Node], sd15
 
 
 def test_a_base_with_another_vae_is_another_base(
-    node_of: partial[Node], tiny_sd15_folder: Path, tmp_path: Path
+    node_of: partial[EngineOfFiles], tiny_sd15_folder: Path, tmp_path: Path
 ) -> None:
     node, vae = node_of(), tmp_path / "vae"
     shutil.copytree(tiny_sd15_folder / "vae", vae)

@@ -19,7 +19,7 @@ from giornata.workloads.train.workload import TrainWorkload
 SIZED = {"max_train_steps": 2, "train_text_encoder": True, "text_encoder_lr": 1e-2, "learning_rate": 1e-1}
 
 
-class Engine:
+class EngineOfBases:
     """Both workloads, as one engine has them. `bases` are those that were loaded, by their loader."""
 
     def __init__(self, folder: Path, root: Path) -> None:
@@ -63,15 +63,15 @@ class Engine:
 
 
 @pytest.fixture
-def engine(tiny_folder: Path, tmp_path: Path) -> Engine:
-    return Engine(tiny_folder, tmp_path / "one")
+def engine(tiny_folder: Path, tmp_path: Path) -> EngineOfBases:
+    return EngineOfBases(tiny_folder, tmp_path / "one")
 
 
 def test_turns_of_training_and_drawing_leave_the_bytes_of_each_alone(
-    engine: Engine, tiny_folder: Path, tmp_path: Path
+    engine: EngineOfBases, tiny_folder: Path, tmp_path: Path
 ) -> None:
-    alone = Engine(tiny_folder, tmp_path / "alone")
-    trained, picture = alone.train(), Engine(tiny_folder, tmp_path / "other").draw()
+    alone = EngineOfBases(tiny_folder, tmp_path / "alone")
+    trained, picture = alone.train(), EngineOfBases(tiny_folder, tmp_path / "other").draw()
 
     assert engine.train() == trained
     assert engine.draw() == picture
@@ -85,7 +85,9 @@ def test_turns_of_training_and_drawing_leave_the_bytes_of_each_alone(
     }
 
 
-def test_another_base_for_pictures_is_not_written_over_the_one_that_trains(engine: Engine, tmp_path: Path) -> None:
+def test_another_base_for_pictures_is_not_written_over_the_one_that_trains(
+    engine: EngineOfBases, tmp_path: Path
+) -> None:
     other = shutil.copytree(engine.folder, tmp_path / "other")
     (weights,) = (other / "unet").glob("*.safetensors")
     save_file({name: 1.01 * each for name, each in load_file(weights).items()}, weights)
@@ -94,4 +96,4 @@ def test_another_base_for_pictures_is_not_written_over_the_one_that_trains(engin
     of_another = engine.draw(other)
     assert of_another != engine.draw()
     assert engine.train() == trained
-    assert Engine(engine.folder, tmp_path / "fresh").draw(other) == of_another
+    assert EngineOfBases(engine.folder, tmp_path / "fresh").draw(other) == of_another

@@ -114,7 +114,7 @@ def fewer_steps(path: Path, stretches: Stretches) -> None:
     """Write the state after step 3 as if it were that after step 4."""
     header, _ = read_tensor_file(path)
     rig = stretches.train_rig
-    short = rig.run(RecordingReporter(wishes={3: AgentRequest.CHECKPOINT}))
+    short = rig.run(RecordingReporter(agent_requests={3: AgentRequest.CHECKPOINT}))
     path.write_bytes(short.checkpoint_bytes[3])
     _, tensors = read_tensor_file(path)
     write_tensor_file(path, header, tensors, durable=False)
@@ -142,10 +142,10 @@ def test_right_bytes_with_wrong_losses_differ_from_the_replay(stretches: Stretch
     assert not agree(lied, replayed)
 
 
-def test_a_replay_obeys_a_stop_and_ignores_the_wish_for_a_checkpoint(stretches: Stretches) -> None:
+def test_a_replay_obeys_a_stop_and_ignores_the_request_for_a_checkpoint(stretches: Stretches) -> None:
     with pytest.raises(Stopped):
-        stretches.run(2, 6, RecordingReporter(wishes={3: AgentRequest.STOP}))
-    outcome = stretches.run(2, 6, RecordingReporter(wishes={3: AgentRequest.CHECKPOINT}))
+        stretches.run(2, 6, RecordingReporter(agent_requests={3: AgentRequest.STOP}))
+    outcome = stretches.run(2, 6, RecordingReporter(agent_requests={3: AgentRequest.CHECKPOINT}))
     assert outcome.summary["sha256"] == stretches.claimed(6).sha256
 
 

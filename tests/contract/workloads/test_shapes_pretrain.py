@@ -20,7 +20,7 @@ from tools.tiny_shapes.courses import (
     time_ids,
 )
 from tools.tiny_shapes.evaluate import ceiling, load
-from tools.tiny_shapes.stage import Peers, Plan, Ramp, Stage, StageDependencies, TrainedPart
+from tools.tiny_shapes.stage import Peers, Ramp, Stage, StageDependencies, StagePlan, TrainedPart
 from torch import nn
 
 from giornata.diffusion.draws.randomness import normal
@@ -28,7 +28,7 @@ from giornata.diffusion.shapes.model import new_vae, text_parts
 from giornata.diffusion.shapes.pictures import captioned, captions
 from giornata.domain.errors import InvalidInput
 
-SMALL = Plan(
+SMALL = StagePlan(
     processes=1, pictures=40, vae_steps=3, vae_batch=2, unet_steps=4, unet_batch=4, checkpoint_steps=2, seed=3
 )
 
@@ -40,7 +40,7 @@ def hashes(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def around(folder: Path, plan: Plan = SMALL, lines: list[str] | None = None) -> StageDependencies:
+def around(folder: Path, plan: StagePlan = SMALL, lines: list[str] | None = None) -> StageDependencies:
     told = [] if lines is None else lines
     return StageDependencies(plan=plan, peers=Peers(), folder=folder, say=told.append, clock_s=lambda: 0.0)
 
@@ -52,7 +52,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def a_stage(folder: Path, *, plan: Plan = SMALL, lines: list[str] | None = None) -> tuple[Stage, nn.Module]:
+def a_stage(folder: Path, *, plan: StagePlan = SMALL, lines: list[str] | None = None) -> tuple[Stage, nn.Module]:
     """Fits a straight line to random points, other ones at every step."""
     line = nn.Linear(3, 1)
     with torch.no_grad():
@@ -93,13 +93,13 @@ def test_a_stage_that_was_stopped_anywhere_ends_with_the_same_bits(stop: int, tm
 def test_a_checkpoint_of_another_plan_is_refused(tmp_path: Path) -> None:
     a_stage(tmp_path)[0].run(until=4)
     with pytest.raises(InvalidInput, match="other numbers"):
-        a_stage(tmp_path, plan=Plan(seed=8))[0].run()
+        a_stage(tmp_path, plan=StagePlan(seed=8))[0].run()
 
 
 def test_the_whole_of_it_gives_the_same_bytes_again(model: Path, tmp_path: Path) -> None:
     program.pretrain(tmp_path / "again", SMALL, score_seeds=())
     assert hashes(tmp_path / "again") == hashes(model)
-    program.pretrain(tmp_path / "other", Plan(**(vars_of(SMALL) | {"seed": 4})), score_seeds=())
+    program.pretrain(tmp_path / "other", StagePlan(**(vars_of(SMALL) | {"seed": 4})), score_seeds=())
     changed = {name for name, value in hashes(tmp_path / "other").items() if hashes(model)[name] != value}
     assert {name for name in changed if name.endswith(".safetensors")} == {
         "unet/diffusion_pytorch_model.safetensors",
@@ -107,13 +107,13 @@ def test_the_whole_of_it_gives_the_same_bytes_again(model: Path, tmp_path: Path)
     }
 
 
-def vars_of(plan: Plan) -> dict[str, int | float]:
-    return {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
+def vars_of(plan: StagePlan) -> dict[str, int | float]:
+    return {name: getattr(plan, name) for name in StagePlan.__dataclass_fields__}
 
 
 @pytest.mark.long
 def test_two_processes_give_the_same_bytes_after_a_break(tmp_path: Path) -> None:
-    plan = Plan(**(vars_of(SMALL) | {"processes": 2, "vae_steps": 2, "unet_steps": 3}))
+    plan = StagePlan(**(vars_of(SMALL) | {"processes": 2, "vae_steps": 2, "unet_steps": 3}))
     out, work = tmp_path / "model", tmp_path / "model.work"
     program.pretrain(out, plan, score_seeds=())
     whole = hashes(out)
@@ -139,11 +139,11 @@ def test_anybody_can_load_the_files_and_they_are_small(model: Path) -> None:
 def test_scores_and_card_are_of_the_written_files(model: Path) -> None:
     kept = ceiling(load(model).vae)
     assert kept.grid.count == 192 and 5 < kept.psnr_db < 20  # a VAE that has hardly learned
-    tally = {"count": 192, "form": 0.5, "color": 0.75, "background": 1.0, "both": 0.4, "all": 0.375, "mean_iou": 0.8}
-    forms = dict.fromkeys(("circle", "square", "triangle", "star", "cross", "ring"), tally)
-    seed = {"seed": 7, "grid": tally, "trained": tally, "held_out": tally, "shuffled": tally, "forms": forms}
+    counts = {"count": 192, "form": 0.5, "color": 0.75, "background": 1.0, "both": 0.4, "all": 0.375, "mean_iou": 0.8}
+    forms = dict.fromkeys(("circle", "square", "triangle", "star", "cross", "ring"), counts)
+    seed = {"seed": 7, "grid": counts, "trained": counts, "held_out": counts, "shuffled": counts, "forms": forms}
     scores = {
-        "ceiling": {"psnr_db": 28.25, "grid": tally, "forms": forms},
+        "ceiling": {"psnr_db": 28.25, "grid": counts, "forms": forms},
         "seeds": [seed],
         "steps": 25,
         "guidance": 4.0,

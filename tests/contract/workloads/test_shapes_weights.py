@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tools.tiny_shapes.evaluate import draw_prompts, load
-from tools.tiny_shapes.scoring import Reading, Scorer, tally
+from tools.tiny_shapes.scoring import Scorer, ShapeReading, count_scores
 
 from giornata.diffusion.shapes.model import copy_drawing_model
 from giornata.diffusion.shapes.pictures import grid
@@ -14,18 +14,18 @@ ASKED = grid()[::4]
 
 
 @pytest.fixture(scope="module")
-def readings(tmp_path_factory: pytest.TempPathFactory) -> list[Reading]:
+def readings(tmp_path_factory: pytest.TempPathFactory) -> list[ShapeReading]:
     model: Path = copy_drawing_model(tmp_path_factory.mktemp("shapes") / "model")
     drawn = draw_prompts(load(model), [shape.caption for shape in ASKED], seed=5)
     scorer = Scorer()
     return [scorer.read(picture) for picture in drawn]
 
 
-def test_drawing_model_follows_its_prompts(readings: list[Reading]) -> None:
-    found = tally(readings, ASKED)
+def test_drawing_model_follows_its_prompts(readings: list[ShapeReading]) -> None:
+    found = count_scores(readings, ASKED)
     assert found.all >= 0.85
     assert found.mean_iou >= 0.8
 
 
-def test_drawing_model_pictures_do_not_match_shuffled_prompts(readings: list[Reading]) -> None:
-    assert tally(readings, random.Random(0).sample(ASKED, len(ASKED))).all <= 0.15
+def test_drawing_model_pictures_do_not_match_shuffled_prompts(readings: list[ShapeReading]) -> None:
+    assert count_scores(readings, random.Random(0).sample(ASKED, len(ASKED))).all <= 0.15

@@ -69,7 +69,9 @@ def test_a_job_goes_on_with_graphs_and_without_as_if_nothing_had_been(
     whole = train_rig.run(workload=by(CAPTURING))
     kinds = [capturing(RerunRecorder()), CAPTURING]
     before, after = kinds if graphs_first else reversed(kinds)
-    first = train_rig.run(RecordingReporter(wishes={4: AgentRequest.CHECKPOINT_AND_STOP}), workload=by(before))
+    first = train_rig.run(
+        RecordingReporter(agent_requests={4: AgentRequest.CHECKPOINT_AND_STOP}), workload=by(before)
+    )
     second = train_rig.run(workload=by(after), resume=train_rig.resume_point(first, 4))
     assert second.artifacts == whole.artifacts
     assert second.checkpoint_bytes[STEPS] == whole.checkpoint_bytes[STEPS]

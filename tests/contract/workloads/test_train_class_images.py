@@ -110,7 +110,7 @@ def test_the_pack_is_the_same_bytes_every_time(train_rig: TrainRig, first: Recor
 
 def test_drawing_can_be_stopped_between_pictures(train_rig: TrainRig) -> None:
     class StopsAfterOne(RecordingReporter):
-        def wish(self) -> AgentRequest:
+        def agent_request(self) -> AgentRequest:
             return AgentRequest.STOP if self.phases[-1] == ("caching", 1, 2) else AgentRequest.GO_ON
 
     reporter = StopsAfterOne()
@@ -153,7 +153,7 @@ def test_many_pictures_are_kept_while_they_are_drawn(base: BaseModel, tiny_folde
 
 def test_resume_with_other_class_pictures_gives_a_notice(train_rig: TrainRig, tiny_folder: Path) -> None:
     """Another node's pack may have won the race for the key: the job goes on, and says so."""
-    first = train_rig.run(RecordingReporter(wishes={1: AgentRequest.CHECKPOINT_AND_STOP}))
+    first = train_rig.run(RecordingReporter(agent_requests={1: AgentRequest.CHECKPOINT_AND_STOP}))
     [key] = first.puts
     other = train_rig.root / "other.safetensors"
     class_images.write_pack(other, key, torch.zeros(2, 64, 64, 3, dtype=torch.uint8) + 90)

@@ -114,7 +114,7 @@ def test_compile_auto_keeps_the_choice_of_the_first_attempt_in_later_attempts(
 ) -> None:
     auto = train_rig.spec | {"compile": "auto"}
     first = train_rig.run(
-        RecordingReporter(wishes={2: AgentRequest.CHECKPOINT_AND_STOP}), workload=by(at_first), spec=auto
+        RecordingReporter(agent_requests={2: AgentRequest.CHECKPOINT_AND_STOP}), workload=by(at_first), spec=auto
     )
     second = train_rig.run(workload=by(later), spec=auto, resume=train_rig.resume_point(first, 2))
     assert not second.notices

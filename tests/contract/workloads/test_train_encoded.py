@@ -29,7 +29,7 @@ def test_a_job_whose_encodings_lie_on_the_disk_ends_with_the_same_weights(train_
     whole = train_rig.run()
     on_disk = train_rig.spec | {"latent_memory_bytes": 0}
     first = train_rig.run(
-        RecordingReporter(wishes={2: AgentRequest.CHECKPOINT_AND_STOP}),
+        RecordingReporter(agent_requests={2: AgentRequest.CHECKPOINT_AND_STOP}),
         workload=TrainWorkload(device="cpu", pack_worth_pixels=0),
         spec=on_disk,
     )

@@ -69,7 +69,7 @@ def every_step(train_rig: TrainRig) -> dict[str, Any]:
 
 @pytest.fixture
 def point(train_rig: TrainRig) -> ResumePoint:
-    reporter = train_rig.run(RecordingReporter(wishes={2: AgentRequest.CHECKPOINT_AND_STOP}))
+    reporter = train_rig.run(RecordingReporter(agent_requests={2: AgentRequest.CHECKPOINT_AND_STOP}))
     return train_rig.resume_point(reporter, 2)
 
 

@@ -99,7 +99,7 @@ def test_the_curve_is_whole_after_a_stop_and_looking_changes_no_weight(
     seldom = train_rig.run(spec=train_rig.spec | {"validate_every_n_steps": 100})
     assert curve_of(seldom) == {5: curve[5]}
     assert seldom.artifacts == whole.artifacts
-    first = train_rig.run(RecordingReporter(wishes={3: AgentRequest.CHECKPOINT_AND_STOP}))
+    first = train_rig.run(RecordingReporter(agent_requests={3: AgentRequest.CHECKPOINT_AND_STOP}))
     last = train_rig.run(resume=train_rig.resume_point(first, 3))
     assert curve_of(first) | curve_of(last) == curve
     assert last.artifacts == whole.artifacts

@@ -120,7 +120,7 @@ def test_cancel_or_failure_of_one_batch_member_changes_no_bit_of_the_others(join
     names = ["a", "b", "c", "e", "d", "f", "g", "h"]
     changes = dict.fromkeys(names, steps)
     huge = joint_rig.train_rig("f", **steps)
-    stopped = huge.run(RecordingReporter(wishes={1: AgentRequest.CHECKPOINT_AND_STOP}))
+    stopped = huge.run(RecordingReporter(agent_requests={1: AgentRequest.CHECKPOINT_AND_STOP}))
     healthy_resume = huge.resume_point(stopped, 1)
     path = joint_rig.root / "huge.safetensors"
     with safe_open(healthy_resume.path, framework="pt") as opened:
@@ -142,7 +142,7 @@ def test_cancel_or_failure_of_one_batch_member_changes_no_bit_of_the_others(join
 
     quiet, whole = joint_rig.together(names, places=8, changes=changes, spoil=resumed(healthy_resume.path))
     assert all(isinstance(end, Outcome) for end in quiet.ends.values())
-    reporters = {"d": RecordingReporter(wishes={2: AgentRequest.STOP}), "e": Clumsy()}
+    reporters = {"d": RecordingReporter(agent_requests={2: AgentRequest.STOP}), "e": Clumsy()}
     table, after = joint_rig.together(names, places=8, changes=changes, reporters=reporters, spoil=resumed(path))
     for name in ("a", "b", "c", "g"):
         assert isinstance(table.ends[name], Outcome)
@@ -178,14 +178,14 @@ def test_a_job_joins_late_and_leaves_early(joint_rig: JointTrainRig) -> None:
 
 def test_a_checkpoint_goes_from_a_shared_batch_to_a_job_alone_and_back(joint_rig: JointTrainRig) -> None:
     """c accumulates over two micro-batches, so its steps are half as frequent as the others'."""
-    stop = {"c": RecordingReporter(wishes={3: AgentRequest.CHECKPOINT_AND_STOP})}
+    stop = {"c": RecordingReporter(agent_requests={3: AgentRequest.CHECKPOINT_AND_STOP})}
     fields = {"max_train_steps": 8, "report_to": ("tensorboard",)}
     changes = dict.fromkeys(JOBS, fields)
     table, together = joint_rig.together(["a", "c"], reporters=stop, changes=changes)
     assert isinstance(table.ends["c"], Stopped)
     train_rig = joint_rig.train_rig("c", **fields)
     alone = train_rig.run(
-        RecordingReporter(wishes={6: AgentRequest.CHECKPOINT_AND_STOP}),
+        RecordingReporter(agent_requests={6: AgentRequest.CHECKPOINT_AND_STOP}),
         resume=train_rig.resume_point(together["c"], 3),
     )
     assert sorted(alone.metrics) == [4, 5, 6]

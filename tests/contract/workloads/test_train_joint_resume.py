@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.fixtures.joint_train_rig import JOBS, JointTrainRig, Table
+from tests.fixtures.joint_train_rig import JOBS, JointReporter, JointTrainRig
 from tests.fixtures.train_rig import RecordingReporter
 
 from giornata.protocol.node.pipe import ResumePoint, Start
@@ -32,7 +32,7 @@ def resuming(
     return spoil
 
 
-def history_of(table: Table, name: str) -> list[tuple[int, int]]:
+def history_of(table: JointReporter, name: str) -> list[tuple[int, int]]:
     """From which step on the batch had which width."""
     outcome = table.ends[name]
     assert isinstance(outcome, Outcome), outcome
@@ -42,7 +42,7 @@ def history_of(table: Table, name: str) -> list[tuple[int, int]]:
 @pytest.fixture(scope="module")
 def stopped(joint_rig: JointTrainRig) -> dict[str, RecordingReporter]:
     """a and d after two steps together."""
-    reporters = {name: RecordingReporter(wishes={2: STOP}) for name in ("a", "d")}
+    reporters = {name: RecordingReporter(agent_requests={2: STOP}) for name in ("a", "d")}
     table, _ = joint_rig.together(["a", "d"], reporters=reporters, changes=STEPS)
     assert all(isinstance(end, Stopped) for end in table.ends.values())
     return reporters
@@ -85,7 +85,7 @@ def test_a_width_that_held_for_a_part_of_a_step_is_told(joint_rig: JointTrainRig
 
 
 def test_a_job_that_is_done_takes_nothing_of_where_its_files_are_written(joint_rig: JointTrainRig) -> None:
-    done = {"a": RecordingReporter(wishes={4: STOP})}
+    done = {"a": RecordingReporter(agent_requests={4: STOP})}
     _, whole = joint_rig.together(["a", "d"], changes=STEPS)
     joint_rig.together(["a", "d"], reporters=done, changes=STEPS)
     table, after = joint_rig.together(["b", "a"], changes=STEPS, spoil=resuming(joint_rig, {"a": (done["a"], 4)}))

@@ -91,7 +91,7 @@ class QueuedSession:
 
 
 @dataclass
-class LearningRig:
+class ExaminedTraining:
     """Trains on the drawing model and examines the files that users get, by plain diffusers."""
 
     root: Path
@@ -123,19 +123,19 @@ class LearningRig:
 
 
 @pytest.fixture(scope="module")
-def school(tmp_path_factory: pytest.TempPathFactory) -> LearningRig:
+def school(tmp_path_factory: pytest.TempPathFactory) -> ExaminedTraining:
     root = tmp_path_factory.mktemp("school")
     model = copy_drawing_model(root / "model")
-    return LearningRig(root=root, model=model, examination=Examination(load(model), count=EXAMINED))
+    return ExaminedTraining(root=root, model=model, examination=Examination(load(model), count=EXAMINED))
 
 
 @pytest.fixture(scope="module")
-def plain(school: LearningRig) -> list[Marks]:
+def plain(school: ExaminedTraining) -> list[Marks]:
     return [school.taught(HEART, seed=seed) for seed in SEEDS]
 
 
 @pytest.fixture(scope="module")
-def preserved(school: LearningRig) -> list[Marks]:
+def preserved(school: ExaminedTraining) -> list[Marks]:
     return [school.taught(HEART, seed=seed, **PRIOR) for seed in SEEDS]
 
 
@@ -144,7 +144,9 @@ def mean_of(found: Sequence[Marks], mark: str) -> float:
 
 
 @pytest.mark.parametrize(("subject", "iou"), [(HEART, 0.6), (HOUSE, 0.72)])
-def test_before_it_knows_the_old_forms_and_not_the_subject(school: LearningRig, subject: str, iou: float) -> None:
+def test_before_it_knows_the_old_forms_and_not_the_subject(
+    school: ExaminedTraining, subject: str, iou: float
+) -> None:
     base = school.examination.of_base(subject, prompt=PROMPT)
     assert base.subject == 0.0
     assert base.subject_iou < iou
@@ -156,7 +158,7 @@ def test_lora_learns_subject(plain: list[Marks]) -> None:
     assert mean_of(plain, "subject_iou") >= 0.75
 
 
-def test_lora_learns_subject_of_two_colors(school: LearningRig) -> None:
+def test_lora_learns_subject_of_two_colors(school: ExaminedTraining) -> None:
     marks = school.taught(HOUSE, **HOUSE_JOB)
     assert marks.subject >= 0.2  # of the base 0; of three seeds 0.46 to 0.71
     assert marks.subject_iou >= 0.72
@@ -176,14 +178,14 @@ def test_captions_without_the_token_stay_as_they_were(plain: list[Marks], preser
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_lora_learns_subject_with_options_that_change_training(school: LearningRig, options: str) -> None:
+def test_lora_learns_subject_with_options_that_change_training(school: ExaminedTraining, options: str) -> None:
     marks = school.taught(HEART, prompt=PROMPTS.get(options, PROMPT), **OPTIONS[options])
     assert marks.subject >= 0.4
     assert marks.subject_iou >= 0.72
 
 
 def test_a_job_in_a_shared_batch_learns_as_alone_and_nothing_of_its_neighbor(
-    school: LearningRig, plain: list[Marks]
+    school: ExaminedTraining, plain: list[Marks]
 ) -> None:
     starts = {subject: school.train_rig(subject).start() for subject in (HEART, CRESCENT)}
     heard = {subject: RecordingReporter() for subject in starts}

@@ -87,7 +87,9 @@ def test_footprint_after_out_of_memory_holds_for_later_attempts_to_same_bytes(tr
     """Fewer pictures at a time change bits, and the next node keeps to it though it has memory enough."""
     whole = train_rig.run(workload=workload(1))
     assert whole.notices[0][1]["to"].endswith("2 at a time")
-    first = train_rig.run(RecordingReporter(wishes={4: AgentRequest.CHECKPOINT_AND_STOP}), workload=workload(1))
+    first = train_rig.run(
+        RecordingReporter(agent_requests={4: AgentRequest.CHECKPOINT_AND_STOP}), workload=workload(1)
+    )
     for step in (2, 4):
         second = train_rig.run(resume=train_rig.resume_point(first, step))
         assert not second.notices
@@ -161,7 +163,7 @@ def room_for(spec: dict[str, Any], memory_plan: MemoryPlan) -> MemoryBudget:
 
 def test_a_job_that_does_not_fit_is_made_smaller_before_its_first_step(train_rig: TrainRig) -> None:
     pieces = MemoryPlan(recompute=Recompute.FULL, rows=2)
-    reporter = RecordingReporter(wishes={3: AgentRequest.CHECKPOINT_AND_STOP})
+    reporter = RecordingReporter(agent_requests={3: AgentRequest.CHECKPOINT_AND_STOP})
     spec = train_rig.spec | {"resolution": 128, "train_batch_size": 4, "gradient_accumulation_steps": 1}
     budget = room_for(spec, pieces)
     whole = train_rig.run(spec=spec, workload=workload(budget=budget))
@@ -188,7 +190,7 @@ def test_a_job_that_can_never_fit_is_refused_before_anything_is_encoded(train_ri
 def test_resume_after_the_last_step_needs_no_memory_and_skips_samples(train_rig: TrainRig) -> None:
     """Pictures do, and go without."""
     reporter, spec = RecordingReporter(), train_rig.spec | {"sample_prompts": ["a sks toy"]}
-    made = train_rig.run(RecordingReporter(wishes={6: AgentRequest.CHECKPOINT_AND_STOP}), spec=spec)
+    made = train_rig.run(RecordingReporter(agent_requests={6: AgentRequest.CHECKPOINT_AND_STOP}), spec=spec)
     try:
         start = train_rig.start(resume=train_rig.resume_point(made, 6), spec=spec)
         workload(budget=MemoryBudget(total_bytes=1)).run(start, reporter)

@@ -29,7 +29,7 @@ def keen(**options: Any) -> TrainWorkload:
 
 
 @dataclass
-class Counted:
+class CountedEncoders:
     """Counts what a base's VAE and first text encoder are asked for."""
 
     pictures: int = 0
@@ -58,7 +58,7 @@ def test_a_job_has_the_same_bytes_with_a_pack_and_without(train_rig: TrainRig, f
     plain = train_rig.run()
     assert not plain.puts  # a job as small as this neither asks nor leaves any
     assert len(first.puts) == 1
-    counted = Counted()
+    counted = CountedEncoders()
     second = train_rig.run(RecordingReporter(cache=first.cache), workload=keen(load=counted.load))
     assert (counted.pictures, counted.captions) == (0, 0)
     assert not second.puts
@@ -74,9 +74,9 @@ def test_pictures_in_a_pack_are_not_even_decoded(
 
 
 def test_the_next_attempt_pays_nothing(train_rig: TrainRig, first: RecordingReporter) -> None:
-    stopped = train_rig.run(RecordingReporter(wishes={1: AgentRequest.CHECKPOINT_AND_STOP}), workload=keen())
+    stopped = train_rig.run(RecordingReporter(agent_requests={1: AgentRequest.CHECKPOINT_AND_STOP}), workload=keen())
     assert stopped.puts == first.puts
-    counted = Counted()
+    counted = CountedEncoders()
     resumed = train_rig.run(
         RecordingReporter(cache=stopped.cache),
         workload=keen(load=counted.load),
@@ -89,8 +89,8 @@ def test_the_next_attempt_pays_nothing(train_rig: TrainRig, first: RecordingRepo
 def test_an_attempt_that_resumes_without_one_leaves_no_half_of_it(
     train_rig: TrainRig, first: RecordingReporter
 ) -> None:
-    stopped = train_rig.run(RecordingReporter(wishes={2: AgentRequest.CHECKPOINT_AND_STOP}))
-    counted = Counted()
+    stopped = train_rig.run(RecordingReporter(agent_requests={2: AgentRequest.CHECKPOINT_AND_STOP}))
+    counted = CountedEncoders()
     resumed = train_rig.run(workload=keen(load=counted.load), resume=train_rig.resume_point(stopped, 2))
     assert 0 < counted.pictures <= 2  # what the last step needs
     assert not resumed.puts
@@ -287,7 +287,7 @@ def test_a_pack_of_a_family_without_pooled_text(tiny_sd15_folder: Path, tmp_path
     inputs = draw_pictures(tmp_path / "in", 2, masked=True)
     train_rig = TrainRig(root=tmp_path, spec=spec_for(tiny_sd15_folder, **JOB), inputs=inputs)
     first = train_rig.run(workload=keen())
-    counted = Counted()
+    counted = CountedEncoders()
     second = train_rig.run(RecordingReporter(cache=first.cache), workload=keen(load=counted.load))
     assert (counted.pictures, counted.captions) == (0, 0)
     assert len(first.puts) == 1 and not second.puts

@@ -3,6 +3,8 @@
 Held to diffusers' own pipelines with the files loaded as users load them.
 """
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,14 @@ def rig_of(folder: Path, root: Path, **changes: Any) -> TrainRig:
     return TrainRig(root=root, spec=spec, inputs=draw_pictures(root / "in", 2))
 
 
-class Watching(TrainWorkload):
+@pytest.fixture(scope="module")
+def plain(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainRig, RecordingReporter]:
+    """A job, and what it gives when nothing disturbs it."""
+    train_rig = rig_of(tiny_folder, tmp_path_factory.mktemp("plain"))
+    return train_rig, train_rig.run()
+
+
+class WorkloadWithBase(TrainWorkload):
     """Keeps the base within reach of the test."""
 
     def __init__(self, **options: Any) -> None:
@@ -55,13 +64,13 @@ class Watching(TrainWorkload):
 class At(RecordingReporter):
     """Requests something while pictures are drawn, when this many are done."""
 
-    def __init__(self, done: int, wish: AgentRequest) -> None:
+    def __init__(self, done: int, agent_request: AgentRequest) -> None:
         super().__init__()
-        self.done, self.wished = done, wish
+        self.done, self.requested = done, agent_request
 
-    def wish(self) -> AgentRequest:
+    def agent_request(self) -> AgentRequest:
         name, done, _ = self.phases[-1]
-        return self.wished if (name, done) == ("sampling", self.done) else super().wish()
+        return self.requested if (name, done) == ("sampling", self.done) else super().agent_request()
 
 
 def drawn_by_diffusers(
@@ -128,9 +137,8 @@ def test_the_sheet_shows_what_users_of_the_file_will_see(
         assert np.abs(one - other).mean() > 1  # or nothing would be shown
 
 
-def test_the_weights_are_those_of_a_job_without_pictures(tiny_folder: Path, tmp_path: Path) -> None:
-    train_rig = rig_of(tiny_folder, tmp_path)
-    one = train_rig.run()
+def test_the_weights_are_those_of_a_job_without_pictures(plain: tuple[TrainRig, RecordingReporter]) -> None:
+    train_rig, one = plain
     other = train_rig.run(
         spec={name: value for name, value in train_rig.spec.items() if not name.startswith("sample_")}
     )
@@ -144,7 +152,7 @@ def test_the_weights_are_those_of_a_job_without_pictures(tiny_folder: Path, tmp_
 
 @pytest.mark.parametrize("changes", [{}, {"use_dora": True, "mixed_precision": "bf16", "train_text_encoder": True}])
 def test_the_warm_base_is_as_it_was(tiny_folder: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
-    train_rig, workload = rig_of(tiny_folder, tmp_path, **changes), Watching()
+    train_rig, workload = rig_of(tiny_folder, tmp_path, **changes), WorkloadWithBase()
     first = train_rig.run(workload=workload)
     (base,) = workload.bases
     assert "samples.png" in first.artifacts
@@ -188,14 +196,13 @@ def test_while_pictures_are_drawn_the_adapter_is_only_lent(tiny_folder: Path) ->
         assert not np.array_equal(np.asarray(one.base), np.asarray(one.lora))
 
 
-@pytest.mark.parametrize("wish", [AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP])
+@pytest.mark.parametrize("agent_request", [AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP])
 @pytest.mark.parametrize("done", [0, 3])
 def test_a_stop_among_the_pictures_leaves_no_seam(
-    tiny_folder: Path, tmp_path: Path, wish: AgentRequest, done: int
+    plain: tuple[TrainRig, RecordingReporter], agent_request: AgentRequest, done: int
 ) -> None:
-    train_rig = rig_of(tiny_folder, tmp_path)
-    whole = train_rig.run()
-    first = train_rig.run(At(done, wish))
+    train_rig, whole = plain
+    first = train_rig.run(At(done, agent_request))
     assert first.lines == ["stopped at 4"]
     assert not {"samples.png", "README.md"} & set(first.artifacts)
     again = train_rig.run(resume=train_rig.resume_point(first, 4))
@@ -210,15 +217,14 @@ class Breaking(RecordingReporter):
         super().__init__()
         self.error = error
 
-    def wish(self) -> AgentRequest:
+    def agent_request(self) -> AgentRequest:
         if self.phases[-1][:2] == ("sampling", 2):
             raise self.error
-        return super().wish()
+        return super().agent_request()
 
 
-def test_out_of_memory_costs_the_pictures_and_nothing_else(tiny_folder: Path, tmp_path: Path) -> None:
-    train_rig, workload = rig_of(tiny_folder, tmp_path), Watching()
-    whole = train_rig.run()
+def test_out_of_memory_costs_the_pictures_and_nothing_else(plain: tuple[TrainRig, RecordingReporter]) -> None:
+    (train_rig, whole), workload = plain, WorkloadWithBase()
     reporter = train_rig.run(Breaking(torch.OutOfMemoryError("CUDA out of memory.")), workload=workload)
     assert reporter.notices == [("samples-not-drawn", {"message": "OutOfMemoryError: CUDA out of memory."})]
     assert set(reporter.artifacts) == set(whole.artifacts) - {"samples.png"}
@@ -256,10 +262,9 @@ def test_new_words_are_said_where_they_were_learned(tiny_folder: Path, tmp_path:
     assert not np.array_equal(word_plain, word_learned)
 
 
-def test_each_denoising_step_is_a_sign_of_life(tiny_folder: Path, tmp_path: Path) -> None:
+def test_each_denoising_step_is_a_sign_of_life(plain: tuple[TrainRig, RecordingReporter]) -> None:
     """An engine that says nothing for ten minutes is ended."""
-    reporter = rig_of(tiny_folder, tmp_path).run()
-    drawn = [(done, total) for name, done, total in reporter.phases if name == "sampling"]
+    drawn = [(done, total) for name, done, total in plain[1].phases if name == "sampling"]
     assert [drawn.count((done, 4)) for done in range(5)] == [4, 4, 4, 4, 1]  # the beginning and three steps of each
 
 
@@ -277,6 +282,7 @@ def test_checkpoint_request_does_not_stop_drawing_of_samples(tiny_folder: Path, 
 EVERY_TWO = {"validation_steps": 2, "max_train_steps": 5}
 SHEETS = ["samples-00000002.png", "samples-00000004.png"]
 BY_STEP = "samples-by-step.png"
+Undisturbed = Callable[[str], tuple[TrainRig, RecordingReporter]]
 KINDS_OF_JOB: dict[str, dict[str, Any]] = {
     "slots": {},
     "peft": {"use_dora": True, "train_text_encoder": True, "text_encoder_lr": 1e-2, "mixed_precision": "bf16"},
@@ -287,12 +293,24 @@ KINDS_OF_JOB: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    """A job of a kind, and what it gives when nothing stops it."""
+    root = tmp_path_factory.mktemp("whole")
+
+    @cache
+    def job(kind: str) -> tuple[TrainRig, RecordingReporter]:
+        train_rig = rig_of(tiny_folder, root / kind, **EVERY_TWO, **KINDS_OF_JOB[kind])
+        return train_rig, train_rig.run()
+
+    return job
+
+
 @pytest.mark.parametrize("kind", KINDS_OF_JOB)
 def test_pictures_in_between_are_those_of_a_shorter_job_and_change_nothing(
-    tiny_folder: Path, tmp_path: Path, kind: str
+    undisturbed: Undisturbed, tmp_path: Path, kind: str
 ) -> None:
-    train_rig = rig_of(tiny_folder, tmp_path, **EVERY_TWO, **KINDS_OF_JOB[kind])
-    reporter = train_rig.run()
+    train_rig, reporter = undisturbed(kind)
     assert not reporter.notices
     assert [name for name in reporter.artifacts if name.startswith("samples-")] == [*SHEETS, BY_STEP]
     without = train_rig.run(spec=without_validation(train_rig.spec))
@@ -306,79 +324,72 @@ def test_pictures_in_between_are_those_of_a_shorter_job_and_change_nothing(
     assert reporter.artifacts[SHEETS[0]] != reporter.artifacts[SHEETS[1]]
 
 
-@pytest.fixture(scope="module", params=["slots", "peft", "an average"])
-def undisturbed(
-    request: pytest.FixtureRequest, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[TrainRig, RecordingReporter]:
-    """A job, and what it gives when nothing stops it."""
-    train_rig = rig_of(tiny_folder, tmp_path_factory.mktemp("whole"), **EVERY_TWO, **KINDS_OF_JOB[request.param])
-    return train_rig, train_rig.run()
-
-
-@pytest.mark.parametrize("stop_at", [1, 2, 3, 4])
-def test_stopped_and_resumed_with_pictures_in_between(
-    undisturbed: tuple[TrainRig, RecordingReporter], stop_at: int
-) -> None:
-    """Every picture is drawn by one attempt or the other, and has the same bytes."""
-    train_rig, whole = undisturbed
-    first = train_rig.run(RecordingReporter(wishes={stop_at: AgentRequest.CHECKPOINT_AND_STOP}))
+@pytest.mark.parametrize(
+    ("kind", "stop_at"),
+    [*(("slots", step) for step in (1, 2, 3, 4)), *(("peft", step) for step in (2, 3)), ("an average", 3)],
+)
+def test_stopped_and_resumed_with_pictures_in_between(undisturbed: Undisturbed, kind: str, stop_at: int) -> None:
+    """Every picture is drawn by one attempt or the other, and has the same bytes; also where all stand side by
+    side."""
+    train_rig, whole = undisturbed(kind)
+    first = train_rig.run(RecordingReporter(agent_requests={stop_at: AgentRequest.CHECKPOINT_AND_STOP}))
     assert first.lines[-1] == f"stopped at {stop_at}"
     last = train_rig.run(resume=train_rig.resume_point(first, stop_at))
     assert first.artifacts | last.artifacts == whole.artifacts
     assert {name for name in SHEETS if int(name[8:16]) >= stop_at} <= last.artifacts.keys()
+    assert {name for name in SHEETS if int(name[8:16]) < stop_at}.isdisjoint(last.artifacts)
+    assert BY_STEP in last.artifacts
 
 
 @pytest.mark.parametrize(
-    ("wish", "line"), [(AgentRequest.STOP, "stopped at None"), (AgentRequest.CHECKPOINT_AND_STOP, "stopped at 2")]
+    ("agent_request", "line"),
+    [(AgentRequest.STOP, "stopped at None"), (AgentRequest.CHECKPOINT_AND_STOP, "stopped at 2")],
 )
 def test_a_stop_while_pictures_are_drawn_in_between(
-    tiny_folder: Path, tmp_path: Path, wish: AgentRequest, line: str
+    undisturbed: Undisturbed, agent_request: AgentRequest, line: str
 ) -> None:
-    train_rig = rig_of(tiny_folder, tmp_path, **EVERY_TWO, use_ema=True, ema_decay=0.5)
-    whole = train_rig.run()
-    first = train_rig.run(At(1, wish))
+    train_rig, whole = undisturbed("an average")
+    first = train_rig.run(At(1, agent_request))
     assert first.lines == [line]
     assert not first.artifacts
     resume = train_rig.resume_point(first, 2) if first.checkpoint_bytes else None
     assert train_rig.run(resume=resume).artifacts == whole.artifacts
 
 
-class Once(At):
+class OneRequestAt(At):
     """The same, only once; and keeps of which steps it was told of checkpoints."""
 
-    def __init__(self, done: int, wish: AgentRequest) -> None:
-        super().__init__(done, wish)
+    def __init__(self, done: int, agent_request: AgentRequest) -> None:
+        super().__init__(done, agent_request)
         self.told: list[int] = []
 
     def checkpoint(self, step: int, path: Path, cost_s: float) -> None:
         super().checkpoint(step, path, cost_s)
         self.told.append(step)
 
-    def wish(self) -> AgentRequest:
-        wish = super().wish()
-        if wish is self.wished:
+    def agent_request(self) -> AgentRequest:
+        agent_request = super().agent_request()
+        if agent_request is self.requested:
             self.done = -1
-        return wish
+        return agent_request
 
 
 @pytest.mark.parametrize(("every", "told"), [(1000, [2, 5]), (2, [2, 4, 5])])
-def test_a_checkpoint_wished_for_while_pictures_are_drawn_is_of_the_weights(
-    tiny_folder: Path, tmp_path: Path, every: int, told: list[int]
+def test_a_checkpoint_requested_while_pictures_are_drawn_is_of_the_weights(
+    undisturbed: Undisturbed, every: int, told: list[int]
 ) -> None:
     """They are lent to the average meanwhile. One that is there is not written again."""
-    fields = {**EVERY_TWO, "use_ema": True, "ema_decay": 0.5, "checkpointing_steps": every}
-    train_rig = rig_of(tiny_folder, tmp_path, **fields)
-    whole = train_rig.run()
-    reporter = Once(1, AgentRequest.CHECKPOINT)
-    train_rig.run(reporter)
+    train_rig, whole = undisturbed("an average")
+    spec = train_rig.spec | {"checkpointing_steps": every}
+    reporter = OneRequestAt(1, AgentRequest.CHECKPOINT)
+    train_rig.run(reporter, spec=spec)
     assert reporter.artifacts == whole.artifacts
     assert reporter.told == told
-    assert train_rig.run(resume=train_rig.resume_point(reporter, 2)).artifacts == whole.artifacts
+    assert train_rig.run(spec=spec, resume=train_rig.resume_point(reporter, 2)).artifacts == whole.artifacts
 
 
-def test_out_of_memory_in_between_costs_one_sheet(tiny_folder: Path, tmp_path: Path) -> None:
-    train_rig = rig_of(tiny_folder, tmp_path, **EVERY_TWO)
-    whole = train_rig.run()
+def test_out_of_memory_in_between_costs_one_sheet(undisturbed: Undisturbed) -> None:
+    train_rig, whole = undisturbed("slots")
     reporter = train_rig.run(BreakingOnce(torch.OutOfMemoryError("CUDA out of memory.")))
     assert reporter.notices == [("samples-not-drawn", {"message": "OutOfMemoryError: CUDA out of memory."})]
     left, found = dict(whole.artifacts), dict(reporter.artifacts)
@@ -390,23 +401,18 @@ def test_out_of_memory_in_between_costs_one_sheet(tiny_folder: Path, tmp_path: P
 class BreakingOnce(Breaking):
     """In the middle of the first sheet."""
 
-    def wish(self) -> AgentRequest:
+    def agent_request(self) -> AgentRequest:
         if self.phases[-1][:2] == ("sampling", 1) and SHEETS[0] not in self.artifacts and not self.notices:
             raise self.error
-        return RecordingReporter.wish(self)
+        return RecordingReporter.agent_request(self)
 
 
-def test_all_steps_stand_beside_each_other_whoever_drew_them(
-    undisturbed: tuple[TrainRig, RecordingReporter], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("kind", ["slots", "peft", "an average"])
+def test_all_steps_stand_beside_each_other(undisturbed: Undisturbed, tmp_path: Path, kind: str) -> None:
     """The base model's pictures, those of each step's own sheet, and those of the end."""
-    train_rig, whole = undisturbed
-    first = train_rig.run(RecordingReporter(wishes={3: AgentRequest.CHECKPOINT_AND_STOP}))
-    last = train_rig.run(resume=train_rig.resume_point(first, 3))
-    assert SHEETS[0] not in last.artifacts
-    assert last.artifacts[BY_STEP] == whole.artifacts[BY_STEP]
+    _, whole = undisturbed(kind)
     path = tmp_path / "by-step.png"
-    path.write_bytes(last.artifacts[BY_STEP])
+    path.write_bytes(whole.artifacts[BY_STEP])
     picture = np.asarray(Image.open(path), dtype=np.int16)
     ends = cells(whole.artifacts["samples.png"], tmp_path, rows=2)
     between = [learned_cells(whole.artifacts[name], tmp_path, rows=2) for name in SHEETS]
@@ -417,12 +423,10 @@ def test_all_steps_stand_beside_each_other_whoever_drew_them(
             assert np.array_equal(picture[top : top + 128 : 2, left : left + 128 : 2], each), (row, column)
 
 
-def test_a_checkpoint_of_a_version_that_kept_no_pictures_goes_on(
-    undisturbed: tuple[TrainRig, RecordingReporter], tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_a_version_that_kept_no_pictures_goes_on(undisturbed: Undisturbed, tmp_path: Path) -> None:
     """The columns before it stay empty."""
-    train_rig, whole = undisturbed
-    first = train_rig.run(RecordingReporter(wishes={3: AgentRequest.CHECKPOINT_AND_STOP}))
+    train_rig, whole = undisturbed("slots")
+    first = train_rig.run(RecordingReporter(agent_requests={3: AgentRequest.CHECKPOINT_AND_STOP}))
     old = tmp_path / "old.safetensors"
     old.write_bytes(first.checkpoint_bytes[3])
     with safe_open(old, framework="pt") as opened:

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from pydantic import SecretStr
 from tests.contract.workloads.test_train_wandb import KEY, Waiting, run_in, steps_at, values
-from tests.contract.workloads.test_validate import Trained, validation_of
+from tests.contract.workloads.test_validate import ValidatedTraining, validation_of
 from tests.fixtures.event_files import events_in
 from tests.fixtures.train_rig import RecordingReporter, TrainRig, draw_pictures, spec_for
 from tests.fixtures.wandb_server import WandbServer, wandb_server
@@ -51,7 +51,7 @@ def sheets_in_events(reporter: RecordingReporter) -> list[tuple[int, bytes]]:
 def test_tensorboard_shows_each_sheet_once_at_its_step_whoever_drew_it(tiny_folder: Path, tmp_path: Path) -> None:
     train_rig = rig_of(tiny_folder, tmp_path, report_to=["tensorboard"])
     whole = train_rig.run()
-    first = train_rig.run(RecordingReporter(wishes={3: AgentRequest.CHECKPOINT_AND_STOP}))
+    first = train_rig.run(RecordingReporter(agent_requests={3: AgentRequest.CHECKPOINT_AND_STOP}))
     last = train_rig.run(resume=train_rig.resume_point(first, 3))
     assert SHEETS[2] not in last.artifacts
     shown = sheets_in_events(last)
@@ -70,7 +70,7 @@ def test_steps_without_a_column_are_shown_too(tiny_folder: Path, tmp_path: Path)
     """The sheet of all steps has 8 of these 16 steps. The first attempt draws 14."""
     changes = {"validation_steps": 1, "max_train_steps": 17, "sample_prompts": ["a toy"]}
     train_rig = rig_of(tiny_folder, tmp_path, report_to=["tensorboard"], **changes)
-    first = train_rig.run(RecordingReporter(wishes={15: AgentRequest.CHECKPOINT_AND_STOP}))
+    first = train_rig.run(RecordingReporter(agent_requests={15: AgentRequest.CHECKPOINT_AND_STOP}))
     last = train_rig.run(resume=train_rig.resume_point(first, 15))
     shown = sheets_in_events(last)
     assert [step for step, _ in shown] == list(range(1, 18))
@@ -89,10 +89,10 @@ def test_a_sheet_that_was_not_drawn_leaves_the_row_without_it(tiny_folder: Path,
 class BreakingFirst(RecordingReporter):
     """The memory ends in the first sheet."""
 
-    def wish(self) -> AgentRequest:
+    def agent_request(self) -> AgentRequest:
         if self.phases[-1][0] == "sampling" and not self.notices:
             raise MemoryError
-        return super().wish()
+        return super().agent_request()
 
 
 def test_job_without_prompts_has_no_sheets_and_one_of_the_fleet_those_that_no_node_has_drawn(
@@ -107,7 +107,7 @@ def test_job_without_prompts_has_no_sheets_and_one_of_the_fleet_those_that_no_no
 
 def test_wandbs_run_has_each_sheet_as_a_file_beside_it(tiny_folder: Path, tmp_path: Path) -> None:
     train_rig = rig_of(tiny_folder, tmp_path, report_to=["wandb", "tensorboard"])
-    first = train_rig.run(RecordingReporter(wishes={3: AgentRequest.CHECKPOINT_AND_STOP}))
+    first = train_rig.run(RecordingReporter(agent_requests={3: AgentRequest.CHECKPOINT_AND_STOP}))
     last = train_rig.run(resume=train_rig.resume_point(first, 3))
     assert not last.notices
     folder, told = run_in(last.artifacts[FILE_NAME])
@@ -140,8 +140,8 @@ def test_wandb_gets_each_sheet_once_while_the_job_goes_on_and_over_interruptions
     train_rig = rig_of(tiny_folder, tmp_path, report_to=["wandb", "tensorboard"])
     with wandb_server() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
-        wishes = {2: AgentRequest.CHECKPOINT, 3: AgentRequest.STOP}
-        first = Waiting(lambda: bool(uploaded(server, 2)), at=3, wishes=wishes)
+        agent_requests = {2: AgentRequest.CHECKPOINT, 3: AgentRequest.STOP}
+        first = Waiting(lambda: bool(uploaded(server, 2)), at=3, agent_requests=agent_requests)
         train_rig.run(first, wandb_api_key=SecretStr(KEY))
         assert SHEETS[2] in first.artifacts
         resume = train_rig.resume_point(first, 2)  # draws the sheet of this step once more
@@ -162,14 +162,14 @@ def test_wandb_gets_sheets_that_other_nodes_draw_as_those_of_the_training_proces
     The training process looks for the first one before the step that makes the second."""
     train_rig = rig_of(tiny_folder, tmp_path, report_to=["wandb", "tensorboard"])
     fleet = {**train_rig.spec, "validation_by": "fleet"}
-    job = Trained(train_rig=train_rig, in_process=train_rig.run(), by_fleet=train_rig.run(spec=fleet))
+    job = ValidatedTraining(train_rig=train_rig, in_process=train_rig.run(), by_fleet=train_rig.run(spec=fleet))
     elsewhere = {step: RecordingReporter() for step in SHEETS}
     for step, reporter in elsewhere.items():
         TrainWorkload(device="cpu").run(validation_of(job, step=step), reporter)
     with wandb_server() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
-        wishes = {4: AgentRequest.CHECKPOINT_AND_STOP}
-        first = Waiting(lambda: bool(uploaded(server, 2)), at=4, wishes=wishes)
+        agent_requests = {4: AgentRequest.CHECKPOINT_AND_STOP}
+        first = Waiting(lambda: bool(uploaded(server, 2)), at=4, agent_requests=agent_requests)
         first.cache |= elsewhere[2].cache
         train_rig.run(first, spec=fleet, wandb_api_key=SecretStr(KEY))
         resume = train_rig.resume_point(first, 4)

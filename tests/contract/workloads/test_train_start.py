@@ -52,7 +52,9 @@ def test_a_resume_needs_the_file_no_more_but_its_name_has_to_stay(train_rig: Tra
     spec = train_rig.spec | {"init_lora": file.sha256}
     inputs = (*train_rig.inputs, file)
     whole = train_rig.run(spec=spec, inputs=inputs)
-    stopped = train_rig.run(RecordingReporter(wishes={2: AgentRequest.CHECKPOINT_AND_STOP}), spec=spec, inputs=inputs)
+    stopped = train_rig.run(
+        RecordingReporter(agent_requests={2: AgentRequest.CHECKPOINT_AND_STOP}), spec=spec, inputs=inputs
+    )
     point = train_rig.resume_point(stopped, 2)
     assert train_rig.run(spec=spec, resume=point).artifacts == whole.artifacts
     with pytest.raises(WorkloadFailed, match="init_lora differ"):

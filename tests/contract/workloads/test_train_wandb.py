@@ -69,23 +69,23 @@ def run_of(**fields: Any) -> WandbRun:
 class Waiting(RecordingReporter):
     """Holds the job up after step `at` until something is so."""
 
-    def __init__(self, so: Callable[[], bool], *, at: int, wishes: dict[int, AgentRequest]) -> None:
-        super().__init__(wishes=wishes)
+    def __init__(self, so: Callable[[], bool], *, at: int, agent_requests: dict[int, AgentRequest]) -> None:
+        super().__init__(agent_requests=agent_requests)
         self._so, self._at = so, at
 
-    def wish(self) -> AgentRequest:
+    def agent_request(self) -> AgentRequest:
         until_s = time.monotonic() + PATIENCE_S
         while self._at in self.metrics and not self._so():
             assert time.monotonic() < until_s
             time.sleep(0.05)
-        return super().wish()
+        return super().agent_request()
 
 
-class Watching(Waiting):
+class WaitingWorkload(Waiting):
     """Holds the job up after a step until the server knows of the step before."""
 
-    def __init__(self, server: WandbServer, *, job: str, at: int, wishes: dict[int, AgentRequest]) -> None:
-        super().__init__(lambda: at - 1 in steps_at(server, job), at=at, wishes=wishes)
+    def __init__(self, server: WandbServer, *, job: str, at: int, agent_requests: dict[int, AgentRequest]) -> None:
+        super().__init__(lambda: at - 1 in steps_at(server, job), at=at, agent_requests=agent_requests)
 
 
 def steps_at(server: WandbServer, job: str) -> list[int]:
@@ -98,7 +98,7 @@ def test_a_job_that_was_interrupted_leaves_one_run_with_each_step_once(tiny_fold
     spec = spec_for(tiny_folder, report_to=["wandb"], wandb_project="toys", wandb_run_name="a toy", rank=1)
     train_rig = TrainRig(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "in", 2))
     whole = train_rig.run()
-    first = train_rig.run(RecordingReporter(wishes={5: AgentRequest.CHECKPOINT, 7: AgentRequest.STOP}))
+    first = train_rig.run(RecordingReporter(agent_requests={5: AgentRequest.CHECKPOINT, 7: AgentRequest.STOP}))
     assert sorted(first.metrics) == list(range(1, 8))
     second = train_rig.run(resume=train_rig.resume_point(first, 5))  # steps 6 and 7 once more
     assert not second.notices
@@ -177,7 +177,7 @@ def test_the_curves_are_at_wandb_before_the_job_ends(
     train_rig = TrainRig(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "in", 1))
     with wandb_server() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
-        train_rig.run(Watching(server, job="jb_1", at=4, wishes={}), wandb_api_key=SecretStr(KEY))
+        train_rig.run(WaitingWorkload(server, job="jb_1", at=4, agent_requests={}), wandb_api_key=SecretStr(KEY))
     assert steps_at(server, "jb_1") == list(range(1, 7))
     assert not list(tmp_path.rglob("wandb-*/wandb-run")), "what was sent meanwhile is not kept"
 
@@ -187,7 +187,9 @@ def test_jobs_that_share_a_batch_have_a_run_each(joint_rig: JointTrainRig, monke
     changes = {name: {"report_to": ["wandb"], "max_train_steps": 6} for name in "ab"} | {"d": {"max_train_steps": 6}}
     with wandb_server() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
-        told = {name: Watching(server, job=name, at=at, wishes={}) for name, at in (("a", 3), ("b", 4))}
+        told = {
+            name: WaitingWorkload(server, job=name, at=at, agent_requests={}) for name, at in (("a", 3), ("b", 4))
+        }
         table, reporters = joint_rig.together(["a", "d", "b"], reporters=dict(told), changes=changes, spoil=with_key)
     assert all(isinstance(end, Outcome) for end in table.ends.values())
     assert server.history.keys() == {"a", "b"}
@@ -208,7 +210,7 @@ def test_a_server_that_refuses_the_key_is_told_of_and_the_job_goes_on(
     spec = spec_for(tiny_folder, report_to=["wandb"], rank=1, max_train_steps=3)
     train_rig = TrainRig(root=tmp_path, spec=spec, inputs=draw_pictures(tmp_path / "in", 1))
     reporter = Waiting(
-        lambda: bool(reporter.notices), at=2, wishes={1: AgentRequest.CHECKPOINT, 2: AgentRequest.STOP}
+        lambda: bool(reporter.notices), at=2, agent_requests={1: AgentRequest.CHECKPOINT, 2: AgentRequest.STOP}
     )
     with wandb_server(refuses=True) as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)

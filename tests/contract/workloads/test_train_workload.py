@@ -95,7 +95,7 @@ def test_a_job_on_a_warm_base_equals_the_same_job_on_a_fresh_one(train_rig: Trai
         "gradient_checkpointing": True,
     }
     train_rig.run(workload=workload, spec=train_rig.spec | other)
-    stopped = train_rig.run(RecordingReporter(wishes={2: AgentRequest.STOP}), workload=workload)
+    stopped = train_rig.run(RecordingReporter(agent_requests={2: AgentRequest.STOP}), workload=workload)
     assert stopped.lines
     refused(train_rig, Reason.BAD_DATA, workload=workload, inputs=())
     warm = train_rig.run(workload=workload)
@@ -224,7 +224,7 @@ def test_a_loss_that_is_not_a_number_ends_the_job(train_rig: TrainRig) -> None:
 
 @pytest.fixture
 def point(train_rig: TrainRig) -> ResumePoint:
-    reporter = train_rig.run(RecordingReporter(wishes={2: AgentRequest.CHECKPOINT_AND_STOP}))
+    reporter = train_rig.run(RecordingReporter(agent_requests={2: AgentRequest.CHECKPOINT_AND_STOP}))
     return train_rig.resume_point(reporter, 2)
 
 
@@ -286,7 +286,7 @@ def test_a_resume_under_another_fingerprint_is_never_silent(train_rig: TrainRig,
 
 def test_a_stop_after_a_resume_names_the_step_resumed_from(train_rig: TrainRig, point: ResumePoint) -> None:
     with pytest.raises(Stopped) as stopped:
-        reporter = RecordingReporter(wish_while_caching=AgentRequest.STOP)
+        reporter = RecordingReporter(request_while_caching=AgentRequest.STOP)
         TrainWorkload(device="cpu").run(train_rig.start(resume=point), reporter)
     assert stopped.value.step == 2
 

@@ -51,7 +51,7 @@ KINDS_OF_JOB = [
 
 
 @dataclass(frozen=True)
-class Trained:
+class ValidatedTraining:
     """A job, and what its training gives when it draws for itself, and when others draw."""
 
     train_rig: TrainRig
@@ -60,11 +60,11 @@ class Trained:
 
 
 @pytest.fixture(scope="module")
-def plain(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def plain(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> ValidatedTraining:
     return trained(tiny_folder, tmp_path_factory.mktemp("plain"))
 
 
-def trained(folder: Path, root: Path, **changes: Any) -> Trained:
+def trained(folder: Path, root: Path, **changes: Any) -> ValidatedTraining:
     """The fleet has drawn the sheet before the training process looks for it."""
     train_rig = TrainRig(
         root=root, spec=spec_for(folder, **{**FIELDS, **changes}), inputs=draw_pictures(root / "in", 2)
@@ -73,10 +73,10 @@ def trained(folder: Path, root: Path, **changes: Any) -> Trained:
     Image.new("RGB", (2, 2)).save(drawn)
     reporter = RecordingReporter(cache={KEY: drawn})
     by_fleet = train_rig.run(reporter, spec={**train_rig.spec, "validation_by": "fleet"})
-    return Trained(train_rig=train_rig, in_process=train_rig.run(), by_fleet=by_fleet)
+    return ValidatedTraining(train_rig=train_rig, in_process=train_rig.run(), by_fleet=by_fleet)
 
 
-def validation_of(job: Trained, *, step: int = 2) -> Start:
+def validation_of(job: ValidatedTraining, *, step: int = 2) -> Start:
     """The start of the validation of a step, as another node gets it."""
     train_rig = job.train_rig
     checkpoint = input_file(train_rig.resume_point(job.by_fleet, step).path, role="checkpoint")
@@ -89,7 +89,7 @@ def validation_of(job: Trained, *, step: int = 2) -> Start:
     return train_rig.start(spec=spec, inputs=(checkpoint,)).model_copy(update={"kind": VALIDATE_KIND})
 
 
-def test_a_sheet_from_the_checkpoint_has_the_bytes_of_the_training_process(plain: Trained) -> None:
+def test_a_sheet_from_the_checkpoint_has_the_bytes_of_the_training_process(plain: ValidatedTraining) -> None:
     elsewhere = RecordingReporter()
     outcome = TrainWorkload(device="cpu").run(validation_of(plain), elsewhere)
     assert elsewhere.artifacts == {SHEET: plain.in_process.artifacts[SHEET]}
@@ -105,7 +105,7 @@ def test_validation_of_each_kind_of_job_has_bytes_of_samples_drawn_in_process(
     assert elsewhere.artifacts == {SHEET: job.in_process.artifacts[SHEET]}
 
 
-def test_a_job_whose_sheets_others_draw_writes_a_checkpoint_of_each_and_draws_none(plain: Trained) -> None:
+def test_a_job_whose_sheets_others_draw_writes_a_checkpoint_of_each_and_draws_none(plain: ValidatedTraining) -> None:
     assert sorted(plain.in_process.checkpoints) == [3]
     assert sorted(plain.by_fleet.checkpoints) == [2, 3]
     mine, others = plain.in_process.artifacts, plain.by_fleet.artifacts
@@ -114,30 +114,32 @@ def test_a_job_whose_sheets_others_draw_writes_a_checkpoint_of_each_and_draws_no
 
 
 @pytest.fixture(scope="module")
-def tracked(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def tracked(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> ValidatedTraining:
     return trained(tiny_folder, tmp_path_factory.mktemp("tracked"), report_to="tensorboard", checkpointing_steps=1)
 
 
-def fleet_run(job: Trained, reporter: RecordingReporter, **changes: Any) -> RecordingReporter:
+def fleet_run(job: ValidatedTraining, reporter: RecordingReporter, **changes: Any) -> RecordingReporter:
     """Another run of the job whose sheets the fleet draws."""
     return job.train_rig.run(reporter, spec={**job.train_rig.spec, "validation_by": "fleet"}, **changes)
 
 
-def test_a_sheet_that_no_node_draws_is_drawn_by_the_training_process_with_the_same_bytes(tracked: Trained) -> None:
+def test_a_sheet_that_no_node_draws_is_drawn_by_the_training_process_with_the_same_bytes(
+    tracked: ValidatedTraining,
+) -> None:
     alone = fleet_run(tracked, RecordingReporter())
     assert alone.artifacts[SHEET] == tracked.in_process.artifacts[SHEET]
     assert alone.artifacts[CURVES] == tracked.in_process.artifacts[CURVES]
     assert alone.checkpoint_bytes == tracked.by_fleet.checkpoint_bytes
 
 
-def test_a_file_that_is_no_sheet_is_not_taken_for_one(tracked: Trained, tmp_path: Path) -> None:
+def test_a_file_that_is_no_sheet_is_not_taken_for_one(tracked: ValidatedTraining, tmp_path: Path) -> None:
     (tmp_path / "junk").write_bytes(b"junk")
     training = fleet_run(tracked, RecordingReporter(cache={KEY: tmp_path / "junk"}))
     assert training.artifacts[SHEET] == tracked.in_process.artifacts[SHEET]
     assert training.artifacts[CURVES] == tracked.in_process.artifacts[CURVES]
 
 
-def test_a_sheet_drawn_elsewhere_reaches_trackers_as_one_of_the_training_process(tracked: Trained) -> None:
+def test_a_sheet_drawn_elsewhere_reaches_trackers_as_one_of_the_training_process(tracked: ValidatedTraining) -> None:
     elsewhere = RecordingReporter()
     TrainWorkload(device="cpu").run(validation_of(tracked), elsewhere)
     assert elsewhere.puts == [KEY]
@@ -147,7 +149,9 @@ def test_a_sheet_drawn_elsewhere_reaches_trackers_as_one_of_the_training_process
     assert tracked.by_fleet.artifacts[CURVES] != tracked.in_process.artifacts[CURVES]
 
 
-def test_an_attempt_that_resumes_after_the_step_of_a_sheet_loses_none_that_can_be_had(tracked: Trained) -> None:
+def test_an_attempt_that_resumes_after_the_step_of_a_sheet_loses_none_that_can_be_had(
+    tracked: ValidatedTraining,
+) -> None:
     elsewhere = RecordingReporter()
     TrainWorkload(device="cpu").run(validation_of(tracked), elsewhere)
     whole = tracked.in_process.artifacts[CURVES]
@@ -158,7 +162,7 @@ def test_an_attempt_that_resumes_after_the_step_of_a_sheet_loses_none_that_can_b
         assert resumed.artifacts[CURVES] == whole
 
 
-def test_rows_of_trackers_wait_until_the_sheet_is_drawn_by_anybody(tracked: Trained) -> None:
+def test_rows_of_trackers_wait_until_the_sheet_is_drawn_by_anybody(tracked: ValidatedTraining) -> None:
     spec = parse(tracked.train_rig.start(spec={**tracked.train_rig.spec, "validation_by": "fleet"}))
     fleet = FleetSheets(spec=spec, job="jb_1")
     sheets = TrackedSheets(base=load_base(spec, device="cpu", dtype=torch.float32), spec=spec, album={}, fleet=fleet)
@@ -169,7 +173,7 @@ def test_rows_of_trackers_wait_until_the_sheet_is_drawn_by_anybody(tracked: Trai
     assert [sheets.known(done) for done in range(4)] == [0, 1, 2, 2]
 
 
-def test_a_node_that_trains_validates_with_the_same_base_and_trains_on_unchanged(plain: Trained) -> None:
+def test_a_node_that_trains_validates_with_the_same_base_and_trains_on_unchanged(plain: ValidatedTraining) -> None:
     train_rig, workload = plain.train_rig, TrainWorkload(device="cpu")
     workload.run(validation_of(plain), RecordingReporter())
     held = workload.held()
@@ -178,22 +182,22 @@ def test_a_node_that_trains_validates_with_the_same_base_and_trains_on_unchanged
     assert again.checkpoint_bytes == plain.by_fleet.checkpoint_bytes
 
 
-def test_a_validation_obeys_a_stop(plain: Trained) -> None:
-    reporter = RecordingReporter(wishes={0: AgentRequest.STOP})
+def test_a_validation_obeys_a_stop(plain: ValidatedTraining) -> None:
+    reporter = RecordingReporter(agent_requests={0: AgentRequest.STOP})
     with pytest.raises(Stopped):
         TrainWorkload(device="cpu").run(validation_of(plain), reporter)
     assert reporter.artifacts == {}
 
 
-def test_a_validation_goes_on_when_a_checkpoint_is_wished_for(plain: Trained) -> None:
-    reporter = RecordingReporter(wishes={0: AgentRequest.CHECKPOINT})
+def test_a_validation_goes_on_when_a_checkpoint_is_requested(plain: ValidatedTraining) -> None:
+    reporter = RecordingReporter(agent_requests={0: AgentRequest.CHECKPOINT})
     TrainWorkload(device="cpu").run(validation_of(plain), reporter)
     assert (list(reporter.artifacts), reporter.checkpoints) == ([SHEET], {})
 
 
-def test_a_sheet_that_cannot_be_drawn_fails_the_attempt_for_another_machine_to_try(plain: Trained) -> None:
+def test_a_sheet_that_cannot_be_drawn_fails_the_attempt_for_another_machine_to_try(plain: ValidatedTraining) -> None:
     class Full(RecordingReporter):
-        def wish(self) -> AgentRequest:
+        def agent_request(self) -> AgentRequest:
             raise MemoryError("out of memory")
 
     reporter = Full()
@@ -203,7 +207,7 @@ def test_a_sheet_that_cannot_be_drawn_fails_the_attempt_for_another_machine_to_t
     assert reporter.notices == [("samples-not-drawn", {"message": "MemoryError: out of memory"})]
 
 
-def test_a_checkpoint_of_another_job_is_refused(plain: Trained) -> None:
+def test_a_checkpoint_of_another_job_is_refused(plain: ValidatedTraining) -> None:
     start = validation_of(plain)
     other = {**start.spec, "training": {**start.spec["training"], "seed": 77}}
     with pytest.raises(WorkloadFailed, match="another spec: seed differ") as refusal:
@@ -211,7 +215,7 @@ def test_a_checkpoint_of_another_job_is_refused(plain: Trained) -> None:
     assert refusal.value.reason is Reason.BAD_SPEC
 
 
-def test_a_validation_without_its_checkpoint_is_refused(plain: Trained) -> None:
+def test_a_validation_without_its_checkpoint_is_refused(plain: ValidatedTraining) -> None:
     start = validation_of(plain).model_copy(update={"inputs": ()})
     with pytest.raises(WorkloadFailed, match=r"spec\.checkpoint: is not among") as refusal:
         TrainWorkload(device="cpu").run(start, RecordingReporter())

@@ -86,7 +86,7 @@ class OrderedPictures:
         return "\n".join([*map(str, self.rows()), self.rig.story(self.id)])
 
 
-class Gate:
+class PromptGate:
     """A file at which the engine stops, for prompts."""
 
     def __init__(self, folder: Path) -> None:

@@ -14,14 +14,14 @@ from tests.fixtures.chaos_proxy import Trap
 from tests.system.conftest import PATIENCE_S, until
 from tests.system.faults.processes import LEASE_S
 from tests.system.faults.rig import Rig
-from tests.system.faults.scenario import CADENCE, Scenario
+from tests.system.faults.scenario import CADENCE, GatedJob
 
 CLAIM = "^/v1/node/claim$"
 ATTEMPT = "^/v1/node/attempts/[^/]+"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
+class FaultPhase:
     """Where the world stops: at `gate`, and, if there is a `trap`, when it has caught its request as well.
 
     `safe_step` is committed before that. An engine that is let go waits at `later_gate` for `go_on`: it would run
@@ -39,34 +39,34 @@ class Phase:
 
 
 PHASES = {
-    "claimed": Phase(trap=lambda: Trap("POST", CLAIM, hold=True, hold_reply=True), engine_matters=False),
-    "downloading": Phase(
+    "claimed": FaultPhase(trap=lambda: Trap("POST", CLAIM, hold=True, hold_reply=True), engine_matters=False),
+    "downloading": FaultPhase(
         trap=lambda: Trap("GET", "^/v1/blobs/", hold=True), by_storage=True, pictures=True, engine_matters=False
     ),
-    "looking into the cache": Phase(
+    "looking into the cache": FaultPhase(
         trap=lambda: Trap("GET", f"{ATTEMPT}/cache/nothing", hold=True), later_gate="started"
     ),
-    "started": Phase(gate="started"),
-    "caching": Phase(gate="cached", trap=lambda: Trap("PUT", f"{ATTEMPT}/cache/", hold=True), cache_bytes=1000),
-    "training": Phase(gate="step-15", safe_step=10),
-    "writing a checkpoint": Phase(gate="writing-20", safe_step=10),
-    "written, not uploaded": Phase(
+    "started": FaultPhase(gate="started"),
+    "caching": FaultPhase(gate="cached", trap=lambda: Trap("PUT", f"{ATTEMPT}/cache/", hold=True), cache_bytes=1000),
+    "training": FaultPhase(gate="step-15", safe_step=10),
+    "writing a checkpoint": FaultPhase(gate="writing-20", safe_step=10),
+    "written, not uploaded": FaultPhase(
         gate="written-20", trap=lambda: Trap("PUT", "^/v1/blobs/", hold=True), by_storage=True, safe_step=10
     ),
-    "uploaded, not committed": Phase(
+    "uploaded, not committed": FaultPhase(
         gate="written-20", trap=lambda: Trap("POST", f"{ATTEMPT}/checkpoints$", hold=True), safe_step=10
     ),
-    "committed, not acknowledged": Phase(
+    "committed, not acknowledged": FaultPhase(
         gate="written-20", trap=lambda: Trap("POST", f"{ATTEMPT}/checkpoints$", hold_reply=True), safe_step=10
     ),
-    "exporting": Phase(gate="exporting", safe_step=30),
-    "result uploaded, not committed": Phase(
+    "exporting": FaultPhase(gate="exporting", safe_step=30),
+    "result uploaded, not committed": FaultPhase(
         gate="exported", trap=lambda: Trap("POST", f"{ATTEMPT}/artifacts$", hold=True), safe_step=30
     ),
-    "completing": Phase(
+    "completing": FaultPhase(
         trap=lambda: Trap("POST", f"{ATTEMPT}/complete$", hold=True), safe_step=30, engine_matters=False
     ),
-    "completed, not acknowledged": Phase(
+    "completed, not acknowledged": FaultPhase(
         trap=lambda: Trap("POST", f"{ATTEMPT}/complete$", hold_reply=True), safe_step=30, engine_matters=False
     ),
 }
@@ -84,7 +84,7 @@ def a_dataset(rig: Rig, folder: Path) -> str:
     return rig.client.dataset_from_folder(folder).id
 
 
-def stop_the_world(rig: Rig, scenario: Scenario, phase: Phase) -> Trap | None:
+def stop_the_world(rig: Rig, scenario: GatedJob, phase: FaultPhase) -> Trap | None:
     """Submit the job and wait until everything stands where the phase says."""
     gates = [f"written-{step}" for step in range(CADENCE, phase.safe_step + 1, CADENCE)]
     for gate in gates:
@@ -122,7 +122,7 @@ def stop_the_world(rig: Rig, scenario: Scenario, phase: Phase) -> Trap | None:
     return trap
 
 
-def go_on(scenario: Scenario, trap: Trap | None, *, cut: bool) -> None:
+def go_on(scenario: GatedJob, trap: Trap | None, *, cut: bool) -> None:
     """Let go what was held; with `cut`, requests on their way are lost with whoever died."""
     scenario.open()
     if trap is not None:
@@ -130,7 +130,7 @@ def go_on(scenario: Scenario, trap: Trap | None, *, cut: bool) -> None:
         assert trap.finished.wait(PATIENCE_S)
 
 
-def await_reunion(rig: Rig, scenario: Scenario, up_at: datetime) -> None:
+def await_reunion(rig: Rig, scenario: GatedJob, up_at: datetime) -> None:
     """Wait until the attempt has found the control plane again, which is up since then, or its end.
 
     Until then the engine, let go, would run ahead.

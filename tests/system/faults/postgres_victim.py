@@ -14,7 +14,7 @@ import psycopg
 from tests.system.conftest import PATIENCE_S, until
 
 
-class Postgres:
+class PostgresVictim:
     """A PostgreSQL server of a module's own."""
 
     def __init__(self, folder: Path) -> None:
@@ -91,12 +91,12 @@ def _is_backend(pid: int) -> bool:
 
 
 @contextmanager
-def running_postgres() -> Iterator[Postgres]:
+def running_postgres() -> Iterator[PostgresVictim]:
     """A server for as long as the block lasts."""
     # Paths of sockets are short, and the server runs as another user than the tests.
     folder = Path(tempfile.mkdtemp(prefix="giornata-pg-"))
     folder.chmod(0o755)
-    server = Postgres(folder)
+    server = PostgresVictim(folder)
     try:
         yield server
     finally:

@@ -23,8 +23,8 @@ from tests.fixtures.chaos_proxy import ChaosProxy, chaos_proxy
 from tests.system.conftest import MARK, PATIENCE_S, everybody, marked, until
 from tests.system.faults.leftovers import left_in_storage, left_on_disk
 from tests.system.faults.processes import CLEAN, RunningNode, RunningServer, free_port
-from tests.system.faults.scenario import KIND, Scenario
-from tests.system.faults.setup import EMBEDDED, InstallationSetup, Storage
+from tests.system.faults.scenario import KIND, GatedJob
+from tests.system.faults.setup import EMBEDDED, InstallationSetup, StoredBytes
 
 from giornata.agent.settings import BUILT_IN
 from giornata.client import Client
@@ -72,7 +72,7 @@ class Rig:
         return self.nodes[-1]
 
     @property
-    def bytes(self) -> Storage:
+    def bytes(self) -> StoredBytes:
         """What is in storage, past every API."""
         return self.setup.storage(self.server.data)
 
@@ -80,7 +80,7 @@ class Rig:
         """Both."""
         return self.control, self.storage
 
-    def scenario(self) -> Scenario:
+    def scenario(self) -> GatedJob:
         """A job to come, with fresh gates and one node; nothing that a test before has left is in its way."""
         for proxy in self.proxies():
             proxy.clear()
@@ -92,9 +92,9 @@ class Rig:
         if not self.nodes or self.node.process.poll() is not None:
             self.start_node()
         self._scenarios += 1
-        return Scenario(self, self.folder / f"scenario-{self._scenarios}")
+        return GatedJob(self, self.folder / f"scenario-{self._scenarios}")
 
-    def scenario_on(self, node: RunningNode) -> Scenario:
+    def scenario_on(self, node: RunningNode) -> GatedJob:
         """The same, for a node that was not started last."""
         self.nodes.remove(node)
         self.nodes.append(node)

@@ -17,7 +17,7 @@ KIND = "x-gate"
 STEPS, CADENCE = 30, 10
 
 
-class Scenario:
+class GatedJob:
     """One job of kind x-gate and the gates on its way."""
 
     def __init__(self, rig: "Rig", folder: Path) -> None:

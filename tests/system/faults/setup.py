@@ -18,7 +18,7 @@ from tests.system.faults.processes import LEASE_S, LONG_LEASE_S
 from giornata.blobs.s3 import s3_client
 
 
-class Storage(Protocol):
+class StoredBytes(Protocol):
     """Bytes where they lie, past every API of the platform."""
 
     signed: str
@@ -140,7 +140,7 @@ class InstallationSetup:
     lease_s: float = LEASE_S
     model_hosts: tuple[str, ...] = ()
 
-    def storage(self, data: Path) -> Storage:
+    def storage(self, data: Path) -> StoredBytes:
         """Where the bytes of the server on `data` are."""
         return Folder(root=data / "blobs") if self.bucket is None else self.bucket
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.system.faults.postgres_victim import Postgres, running_postgres
+from tests.system.faults.postgres_victim import PostgresVictim, running_postgres
 from tests.system.faults.processes import RunningServer, free_port
 from tests.system.faults.rig import Rig, running_rig
-from tests.system.faults.scenario import Scenario
+from tests.system.faults.scenario import GatedJob
 from tests.system.faults.setup import InstallationSetup
 
 JOBS = 4
@@ -23,13 +23,13 @@ CADENCES_AT_RISK = 3
 
 
 @pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
+def postgres() -> Iterator[PostgresVictim]:
     with running_postgres() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Iterator[Rig]:
+def rig(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresVictim) -> Iterator[Rig]:
     with running_rig(tmp_path_factory.mktemp("rig"), InstallationSetup(database=postgres.url)) as running:
         yield running
 
@@ -45,7 +45,7 @@ def replica(rig: Rig, tmp_path: Path) -> Iterator[RunningServer]:
     assert server.stop() == 0
 
 
-def some_jobs(rig: Rig) -> list[Scenario]:
+def some_jobs(rig: Rig) -> list[GatedJob]:
     scenarios = [rig.scenario() for _ in range(JOBS)]
     for scenario in scenarios:
         scenario.submit(step_s=STEP_S)

@@ -6,33 +6,33 @@ from datetime import UTC, datetime
 
 import pytest
 from tests.system.faults.phases import OVER, PHASES, await_reunion, go_on, stop_the_world
-from tests.system.faults.postgres_victim import Postgres, running_postgres
+from tests.system.faults.postgres_victim import PostgresVictim, running_postgres
 from tests.system.faults.rig import Rig, running_rig
 from tests.system.faults.setup import InstallationSetup
 
 
 @pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
+def postgres() -> Iterator[PostgresVictim]:
     with running_postgres() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> Iterator[Rig]:
+def rig(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresVictim) -> Iterator[Rig]:
     with running_rig(tmp_path_factory.mktemp("rig"), InstallationSetup(database=postgres.url)) as running:
         yield running
 
 
-def _all_of_it(postgres: Postgres) -> None:
+def _all_of_it(postgres: PostgresVictim) -> None:
     postgres.end(signal.SIGKILL)
     postgres.start_again()
 
 
-def _its_backends(postgres: Postgres) -> None:
+def _its_backends(postgres: PostgresVictim) -> None:
     assert postgres.kill_backends() > 0
 
 
-VICTIMS: dict[str, Callable[[Postgres], None]] = {"all of it": _all_of_it, "its backends": _its_backends}
+VICTIMS: dict[str, Callable[[PostgresVictim], None]] = {"all of it": _all_of_it, "its backends": _its_backends}
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.fixtures.chaos_proxy import Trap
 from tests.system.conftest import PATIENCE_S
-from tests.system.faults.ordered_pictures import Gate, OrderedPictures
+from tests.system.faults.ordered_pictures import OrderedPictures, PromptGate
 from tests.system.faults.phases import ATTEMPT, CLAIM
 from tests.system.faults.rig import Rig
 
@@ -105,7 +105,7 @@ def test_storage_that_lies_costs_no_picture(rig: Rig, lie: str) -> None:
 
 def test_pictures_of_an_engine_that_is_killed_are_drawn_once(rig: Rig, tmp_path: Path) -> None:
     fresh(rig)
-    gate = Gate(tmp_path)
+    gate = PromptGate(tmp_path)
     node = rig.start_drawing_node(**QUICK)
     order = OrderedPictures(rig, prompts=[*PICTURES[:2], gate.word, *PICTURES[3:]])
     gate.pid()
@@ -116,7 +116,7 @@ def test_pictures_of_an_engine_that_is_killed_are_drawn_once(rig: Rig, tmp_path:
 
 def test_a_node_that_is_told_to_go_gives_its_pictures_to_another(rig: Rig, tmp_path: Path) -> None:
     fresh(rig)
-    gate = Gate(tmp_path)
+    gate = PromptGate(tmp_path)
     node = rig.start_drawing_node(**QUICK)
     order = OrderedPictures(rig, prompts=[*PICTURES[:2], gate.word, *PICTURES[3:]])
     gate.pid()

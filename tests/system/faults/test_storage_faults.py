@@ -10,7 +10,7 @@ from tests.fixtures.seaweed import seaweed  # noqa: F401
 from tests.system.conftest import PATIENCE_S
 from tests.system.faults.processes import LEASE_S
 from tests.system.faults.rig import Rig, running_rig
-from tests.system.faults.scenario import CADENCE, Scenario
+from tests.system.faults.scenario import CADENCE, GatedJob
 from tests.system.faults.setup import Bucket, InstallationSetup
 
 from giornata.protocol.events import EventType
@@ -50,7 +50,7 @@ def get(rig: Rig) -> tuple[str, str]:
     return "GET", rig.bytes.signed
 
 
-def interrupted_at_15(rig: Rig) -> Scenario:
+def interrupted_at_15(rig: Rig) -> GatedJob:
     """Steps 10 are safe, and another node is about to take the job."""
     scenario = rig.scenario()
     scenario.run_to("step-15")

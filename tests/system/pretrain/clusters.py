@@ -29,7 +29,7 @@ STORE_BYTES = 150 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class RayNode:
     """`ray start --block`; what it starts ends with it."""
 
     process: "subprocess.Popen[bytes]"
@@ -56,7 +56,7 @@ class RayCluster:
     """A first node with room for data, and nodes for trainers or encoders that come and go."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._nodes = folder, list[Node]()
+        self._folder, self._nodes = folder, list[RayNode]()
         self._port, self._dashboard_port, self._client_port = free_port(), free_port(), free_port()
         self.address, self.dashboard = f"127.0.0.1:{self._port}", f"http://127.0.0.1:{self._dashboard_port}"
 
@@ -67,7 +67,7 @@ class RayCluster:
         self._start("head", "--head", "--num-cpus=8", f"--temp-dir={self._folder}", *words)
         self._gcs = GcsClient(address=self.address)
 
-    def add(self, *, cpus: int = 1, kind: str = ACCELERATOR) -> Node:
+    def add(self, *, cpus: int = 1, kind: str = ACCELERATOR) -> RayNode:
         """So many more trainers or encoders have room, that want this kind of accelerator."""
         resources = f'{{"accelerator_type:{kind}": 1}}'
         words = (f"--address={self.address}", f"--num-cpus={cpus}", f"--resources={resources}")
@@ -77,7 +77,7 @@ class RayCluster:
         """For how many trainers there is room now, one on a node."""
         return sum(node.kind == ACCELERATOR and node.process.poll() is None for node in self._nodes)
 
-    def announce_end(self, node: Node, *, in_s: float) -> None:
+    def announce_end(self, node: RayNode, *, in_s: float) -> None:
         """What an autoscaler tells Ray when a cloud gives notice."""
         accepted, why = self._gcs.drain_node(
             self._ids()[node.name],
@@ -97,7 +97,7 @@ class RayCluster:
             if node.process.poll() is None:
                 node.kill()
 
-    def _start(self, name: str, *words: str, kind: str | None = None) -> Node:
+    def _start(self, name: str, *words: str, kind: str | None = None) -> RayNode:
         ray = Path(sys.executable).with_name("ray")
         # Ends with the tests even when they are killed, where setpriv is installed.
         bound = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
@@ -118,7 +118,7 @@ class RayCluster:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        node = Node(process, name, kind)
+        node = RayNode(process, name, kind)
         self._nodes.append(node)
         by_s = time.monotonic() + PATIENCE_S
         while "Ray runtime started" not in log.read_text(errors="replace"):

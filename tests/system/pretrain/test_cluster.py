@@ -32,7 +32,7 @@ PAIRS = "PAIR"
 QUICKLY = {"RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1"}
 
 
-class Attempt(NamedTuple):
+class TracedAttempt(NamedTuple):
     """As its trainers wrote it down. `first` and `last` are steps; 0 when there was none."""
 
     began_ms: int
@@ -41,7 +41,7 @@ class Attempt(NamedTuple):
     last: int
 
 
-def attempts(config: PretrainConfig) -> list[Attempt]:
+def attempts(config: PretrainConfig) -> list[TracedAttempt]:
     """In the order of time."""
     found: dict[int, list[list[int]]] = {}
     for path in (Path(config.storage) / config.name / "trace").glob("*.jsonl"):
@@ -49,7 +49,8 @@ def attempts(config: PretrainConfig) -> list[Attempt]:
         if lines:
             found.setdefault(lines[0]["ms"], []).append([line["step"] for line in lines[1:]] or [0])
     return [
-        Attempt(ms, len(steps), min(map(min, steps)), max(map(max, steps))) for ms, steps in sorted(found.items())
+        TracedAttempt(ms, len(steps), min(map(min, steps)), max(map(max, steps)))
+        for ms, steps in sorted(found.items())
     ]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.system.pretrain.clusters import ACCELERATOR, Node, RayCluster
+from tests.system.pretrain.clusters import ACCELERATOR, RayCluster, RayNode
 from tests.system.pretrain.ends import check
 from tests.system.pretrain.runs import PATIENCE_S, SAMPLES, Command, small_run, traced
 
@@ -54,19 +54,19 @@ train_batch_size = 8
 
 
 @pytest.fixture(scope="module")
-def nodes(cluster: RayCluster) -> tuple[Node, Node]:
+def nodes(cluster: RayCluster) -> tuple[RayNode, RayNode]:
     """For two trainers, and for encoders."""
     return cluster.add(cpus=2, kind=ACCELERATOR), cluster.add(cpus=NEEDED, kind=CHEAP)
 
 
-def at_work(nodes: tuple[Node, Node], first: RayCluster, name: str) -> tuple[int, int, int]:
+def at_work(nodes: tuple[RayNode, RayNode], first: RayCluster, name: str) -> tuple[int, int, int]:
     """How many processes of that name are on the first node, the trainers' and the encoders'."""
     found = (first.at_work(), *(node.at_work() for node in nodes))
     return tuple(sum(name in line for line in each.values()) for each in found)  # type: ignore[return-value]
 
 
 def test_pictures_are_encoded_on_one_node_and_trained_on_another(
-    cluster: RayCluster, nodes: tuple[Node, Node], tmp_path: Path
+    cluster: RayCluster, nodes: tuple[RayNode, RayNode], tmp_path: Path
 ) -> None:
     config = small_run(tmp_path, mode=Mode.ONLINE)
     config = replace(
@@ -107,7 +107,7 @@ def hybrid(tmp_path: Path) -> Path:
 
 
 def test_encoders_are_measured_on_the_cluster_and_the_run_has_as_many_as_its_configuration_says(
-    cluster: RayCluster, nodes: tuple[Node, Node], hybrid: Path
+    cluster: RayCluster, nodes: tuple[RayNode, RayNode], hybrid: Path
 ) -> None:
     """Latents from storage, text encoded beside the run; one of two trainers is measured."""
     there = ["--address", cluster.address]

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(1500)
 LONG, ENDLESS, NEVER = 800, 20_000, 10**6
 
 
-class Platform:
+class ServerBesideCluster:
     """A server, and nodes next to the cluster that take its jobs."""
 
     def __init__(self, up: Up, cluster: RayCluster, folder: Path) -> None:
@@ -95,14 +95,14 @@ def _answering(dashboard: str) -> JobSubmissionClient | None:
 
 
 @pytest.fixture
-def platform(start_up: Callable[..., Up], cluster: RayCluster, tmp_path: Path) -> Iterator[Platform]:
-    platform = Platform(start_up("--nodes", "0", "--lease", "10"), cluster, tmp_path)
+def platform(start_up: Callable[..., Up], cluster: RayCluster, tmp_path: Path) -> Iterator[ServerBesideCluster]:
+    platform = ServerBesideCluster(start_up("--nodes", "0", "--lease", "10"), cluster, tmp_path)
     yield platform
     platform.end()
 
 
 def test_a_run_stops_with_a_checkpoint_for_a_node_that_leaves_and_for_its_owner(
-    platform: Platform, cluster: RayCluster, tmp_path: Path
+    platform: ServerBesideCluster, cluster: RayCluster, tmp_path: Path
 ) -> None:
     """The first node is told to leave, the second one begins the run again; then the owner cancels the job."""
     config = small_run(tmp_path, checkpoint_steps=NEVER)
@@ -153,7 +153,9 @@ def _processes_of(config: PretrainConfig) -> dict[int, str]:
     return found
 
 
-def test_a_node_is_killed_and_another_follows_the_run_to_its_end(platform: Platform, tmp_path: Path) -> None:
+def test_a_node_is_killed_and_another_follows_the_run_to_its_end(
+    platform: ServerBesideCluster, tmp_path: Path
+) -> None:
     config = small_run(tmp_path)
     first, second = config.phases
     config = replace(config, phases=(replace(first, samples=LONG), second))
@@ -183,5 +185,5 @@ def test_a_node_is_killed_and_another_follows_the_run_to_its_end(platform: Platf
     assert json.loads(report.read_text())["trained_once"] == proof.trained_once
 
 
-def _says(platform: Platform, job: str, words: str) -> bool:
+def _says(platform: ServerBesideCluster, job: str, words: str) -> bool:
     return any(words in line.line for line in platform.client.logs(job))

@@ -36,10 +36,10 @@ class LyingReporter:
         self._has_lied = True
         self._reporter.checkpoint(step, path, cost_s)
 
-    def wish(self) -> AgentRequest:
-        while (wish := self._reporter.wish()) is AgentRequest.GO_ON and self._has_lied:
+    def agent_request(self) -> AgentRequest:
+        while (agent_request := self._reporter.agent_request()) is AgentRequest.GO_ON and self._has_lied:
             time.sleep(POLL_S)
-        return wish
+        return agent_request
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reporter, name)

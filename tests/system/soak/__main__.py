@@ -34,8 +34,8 @@ from tests.system.soak import gauges, verdict
 from tests.system.soak.installation import GaveUpWaiting, SoakInstallation, running_installation, until
 from tests.system.soak.network_faults import NetworkFaults
 from tests.system.soak.process_kills import FINE, PLACES, SPARED, ProcessKills
-from tests.system.soak.training import Trainer
-from tests.system.soak.users import Book, User, state_of
+from tests.system.soak.training import SoakTrainer
+from tests.system.soak.users import Book, SoakUser, state_of
 
 from giornata.client import Client
 from giornata.protocol.project.admin import Scope
@@ -46,10 +46,10 @@ DRAIN_S = 240.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Outcome:
+class SoakOutcome:
     """What was seen."""
 
-    samples: list[gauges.Sample] = field(default_factory=list)
+    samples: list[gauges.GaugeSample] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     sims: dict[str, int] = field(default_factory=dict)
     states: dict[str, int] = field(default_factory=dict)
@@ -77,7 +77,7 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
 
 def main(arguments: list[str]) -> int:
     options = options_of(arguments)
-    began_s, seen, book = time.monotonic(), Outcome(), Book()
+    began_s, seen, book = time.monotonic(), SoakOutcome(), Book()
     mark = f"soak-{secrets.token_hex(8)}"
     with running_installation(mark, garbage_after_s=options.garbage_after) as installation:
         if installation.small_disk is None:
@@ -86,7 +86,7 @@ def main(arguments: list[str]) -> int:
             installation.node_key = client.create_key(scope=Scope.NODE).secret
             network_faults = NetworkFaults(installation, every_s=options.harm_every, seed=options.seed)
             process_kills = ProcessKills(installation, every_s=options.kill_every, seed=options.seed)
-            trainer = Trainer(installation, client, book, every_s=options.train_every)
+            trainer = SoakTrainer(installation, client, book, every_s=options.train_every)
             if options.train_every:
                 trainer.prepare()
             with _sims(installation, options, seen) as sims:
@@ -122,10 +122,10 @@ def _live(
     installation: SoakInstallation,
     client: Client,
     book: Book,
-    seen: Outcome,
+    seen: SoakOutcome,
     network_faults: NetworkFaults,
     process_kills: ProcessKills,
-    trainers: list[Trainer],
+    trainers: list[SoakTrainer],
     sims: "subprocess.Popen[str]",
     options: argparse.Namespace,
     began_s: float,
@@ -133,10 +133,10 @@ def _live(
     """The network_faults, and the calm after it."""
     process_kills.replace_the_dead()
     users = [
-        User(installation, book, number, every_s=options.user_every, seed=options.seed)
+        SoakUser(installation, book, number, every_s=options.user_every, seed=options.seed)
         for number in range(options.users)
     ]
-    everybody: list[User | Trainer | NetworkFaults | ProcessKills] = [
+    everybody: list[SoakUser | SoakTrainer | NetworkFaults | ProcessKills] = [
         *users,
         *trainers,
         network_faults,
@@ -171,7 +171,7 @@ def _live(
 
 def _measure(
     installation: SoakInstallation,
-    seen: Outcome,
+    seen: SoakOutcome,
     sims: "subprocess.Popen[str]",
     began_s: float,
     process_kills: ProcessKills,
@@ -189,7 +189,7 @@ def _measure(
 
 @contextmanager
 def _sims(
-    installation: SoakInstallation, options: argparse.Namespace, seen: Outcome
+    installation: SoakInstallation, options: argparse.Namespace, seen: SoakOutcome
 ) -> Iterator["subprocess.Popen[str]"]:
     given = {"urls": [server.control.url for server in installation.servers], "key": installation.node_key}
     command = [sys.executable, str(Path(__file__).with_name("sims.py"))]

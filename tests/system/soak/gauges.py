@@ -33,7 +33,7 @@ class Gauge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class GaugeSample:
     """One moment."""
 
     at_s: float
@@ -59,7 +59,9 @@ def gauge(pid: int) -> Gauge | None:
     return None
 
 
-def sample(installation: SoakInstallation, pids: Mapping[str, int], began_s: float, before: Sample | None) -> Sample:
+def sample(
+    installation: SoakInstallation, pids: Mapping[str, int], began_s: float, before: GaugeSample | None
+) -> GaugeSample:
     """Now. While the database is away its rows are those of the sample before."""
     sizes = [size for path in files_below(installation.blobs) if (size := _size(path)) is not None]
     try:
@@ -70,7 +72,7 @@ def sample(installation: SoakInstallation, pids: Mapping[str, int], began_s: flo
     except psycopg.Error:
         rows, ended = (dict(before.rows), (before.ended,)) if before else ({}, (0,))
     found = {name: gauge(pid) for name, pid in pids.items()}
-    return Sample(
+    return GaugeSample(
         at_s=round(time.monotonic() - began_s, 1),
         processes={name: it for name, it in found.items() if it is not None},
         rows=rows,
@@ -87,7 +89,7 @@ def _size(path: Path) -> int | None:
     return None
 
 
-def growth(samples: Sequence[Sample], watched: Sequence[str]) -> dict[str, object]:
+def growth(samples: Sequence[GaugeSample], watched: Sequence[str]) -> dict[str, object]:
     """The middle third beside the last, and what grew.
 
     Memory, open files and threads of the processes in `watched`, which lived all the time: the median of the last
@@ -116,17 +118,17 @@ def growth(samples: Sequence[Sample], watched: Sequence[str]) -> dict[str, objec
     return {"samples": len(samples), "middle_and_last_third": shown, "grew": grew}
 
 
-def _median(part: Sequence[Sample], name: str, what: str) -> float | None:
+def _median(part: Sequence[GaugeSample], name: str, what: str) -> float | None:
     values = [getattr(it.processes[name], what) for it in part if name in it.processes]
     return statistics.median(values) if values else None
 
 
-def _for_each_job(it: Sample, table: str) -> float:
+def _for_each_job(it: GaugeSample, table: str) -> float:
     amount = it.storage_files if table == "objects in storage" else it.rows.get(table, 0)
     return amount / max(1, it.ended)
 
 
-def cores(samples: Sequence[Sample]) -> dict[str, float]:
+def cores(samples: Sequence[GaugeSample]) -> dict[str, float]:
     """Share of a core that each process used that lived from the first sample to the last."""
     first, last = samples[0], samples[-1]
     took_s = max(1.0, last.at_s - first.at_s)
@@ -135,7 +137,7 @@ def cores(samples: Sequence[Sample]) -> dict[str, float]:
     return {name: round(cpu_s / took_s, 3) for name, cpu_s in used.items() if cpu_s >= 0}
 
 
-def described(it: Sample) -> str:
+def described(it: GaugeSample) -> str:
     """A line for whoever watches."""
     processes = ", ".join(
         f"{name} {one.rss_mib:g} MiB {one.files} files {one.threads} threads" for name, one in it.processes.items()
@@ -145,5 +147,5 @@ def described(it: Sample) -> str:
     return f"{it.at_s:6.0f} s  {it.ended} jobs ended; {processes}; {rows}; {storage}"
 
 
-def as_json(it: Sample) -> dict[str, object]:
+def as_json(it: GaugeSample) -> dict[str, object]:
     return asdict(it)

@@ -52,7 +52,7 @@ def until(ask: Callable[[], T | None], what: str, patience_s: float = PATIENCE_S
     return answer
 
 
-class Postgres:
+class SoakPostgres:
     """A server of our own, to kill. Its folder is short, as paths of sockets have to be."""
 
     def __init__(self, folder: Path) -> None:
@@ -97,7 +97,7 @@ class Postgres:
 
 
 @dataclass(kw_only=True)
-class Server:
+class SoakServer:
     """`giornata server`, always on the same port, and its proxies."""
 
     name: str
@@ -146,7 +146,7 @@ class Server:
 
 
 @dataclass(kw_only=True)
-class Agent:
+class SoakNode:
     """A real node. Its processes carry `mark`; `small` says that it lives on a small disk."""
 
     machine_id: str
@@ -171,9 +171,9 @@ class Agent:
 class SoakInstallation:
     """All of it. `mark` is in the environment of every process; `temporary` is where all of them put such files."""
 
-    def __init__(self, home: Path, postgres: Postgres, servers: list[Server], mark: str) -> None:
+    def __init__(self, home: Path, postgres: SoakPostgres, servers: list[SoakServer], mark: str) -> None:
         self.home, self.postgres, self.servers, self.mark = home, postgres, servers, mark
-        self.agents: dict[int, Agent] = {}
+        self.agents: dict[int, SoakNode] = {}
         self.ended: list[str] = []  # how agents ended, and should not have
         self.admin_key = self.node_key = ""
         self._machines = 0
@@ -187,7 +187,7 @@ class SoakInstallation:
     def blobs(self) -> Path:
         return self.servers[0].data / "blobs"
 
-    def start_agent(self, place: int, *, machine_id: str | None = None) -> Agent:
+    def start_agent(self, place: int, *, machine_id: str | None = None) -> SoakNode:
         """At one of the places for nodes. A machine without a name is a new one.
 
         The first place has the small disk, and TRAINING_PLACE the real engine.
@@ -212,7 +212,7 @@ class SoakInstallation:
                 env={**self.servers[0].environment, MARK: number.partition("=")[2]},
                 start_new_session=True,
             )
-        self.agents[place] = Agent(machine_id=machine_id, mark=number, work_dir=work_dir, process=process)
+        self.agents[place] = SoakNode(machine_id=machine_id, mark=number, work_dir=work_dir, process=process)
         return self.agents[place]
 
     def close(self) -> None:
@@ -239,7 +239,7 @@ def running_installation(mark: str, *, garbage_after_s: float) -> Iterator[SoakI
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="giornata-soak-")))
         (home / "tmp").mkdir()
         stack.callback(_kill_marked, mark)
-        postgres = Postgres(postgres_home)
+        postgres = SoakPostgres(postgres_home)
         stack.callback(postgres.close)
         environment = {**CLEAN, MARK: mark, "TMPDIR": str(home / "tmp")}
         environment["GIORNATA_GARBAGE_AFTER_S"] = str(garbage_after_s)
@@ -257,12 +257,12 @@ def running_installation(mark: str, *, garbage_after_s: float) -> Iterator[SoakI
         yield installation
 
 
-def _server(number: int, home: Path, database: str, environment: Mapping[str, str]) -> Server:
+def _server(number: int, home: Path, database: str, environment: Mapping[str, str]) -> SoakServer:
     port, data = free_port(), home / f"server-{number}"
     data.mkdir()
     arguments = ("--database", database, "--blobs", f"file://{home / 'server-0' / 'blobs'}")
     control, storage = ChaosProxy(port), ChaosProxy(port)
-    return Server(
+    return SoakServer(
         name=f"server {number}",
         data=data,
         port=port,

@@ -11,7 +11,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 
-from tests.system.soak.installation import LEASE_S, Agent, SoakInstallation
+from tests.system.soak.installation import LEASE_S, SoakInstallation, SoakNode
 
 UNUSABLE = 78  # a disk that is full at the start
 FINE = {0, UNUSABLE, -signal.SIGKILL, -signal.SIGTERM}
@@ -86,19 +86,19 @@ class ProcessKills:
             self.failure = traceback.format_exc()
             sys.stderr.write(self.failure)
 
-    def _end(self, agent: Agent, number: signal.Signals) -> None:
+    def _end(self, agent: SoakNode, number: signal.Signals) -> None:
         agent.process.send_signal(number)
 
     def _kill_server(self) -> None:
         self._installation.servers[1].kill()
 
-    def _agent(self) -> Agent:
+    def _agent(self) -> SoakNode:
         return self._some(but=SPARED)
 
-    def _any_agent(self) -> Agent:
+    def _any_agent(self) -> SoakNode:
         return self._some(but=None)
 
-    def _some(self, *, but: int | None) -> Agent:
+    def _some(self, *, but: int | None) -> SoakNode:
         return self._installation.agents[
             self._rng.choice([place for place in sorted(self._installation.agents) if place != but])
         ]

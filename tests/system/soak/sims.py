@@ -70,9 +70,9 @@ class Sim:
     """One machine; when its process vanishes, another takes its place."""
 
     def __init__(
-        self, number: int, url: str, key: str, tally: SimulatorCounts, calm: threading.Event, seed: int
+        self, number: int, url: str, key: str, counts: SimulatorCounts, calm: threading.Event, seed: int
     ) -> None:
-        self._machine, self._number, self._tally, self._calm = f"sim-{number}", number, tally, calm
+        self._machine, self._number, self._counts, self._calm = f"sim-{number}", number, counts, calm
         self._rng = random.Random(f"{seed} {number}")
         self._http = httpx.Client(base_url=url, timeout=15.0)
         self._client = NodeClient(self._http, node_key=key)
@@ -89,7 +89,7 @@ class Sim:
             except Gone:
                 continue
             except Exception:  # noqa: BLE001 - a finding, and the node goes on
-                self._tally.violated(f"{self._machine}: {traceback.format_exc()}")
+                self._counts.violated(f"{self._machine}: {traceback.format_exc()}")
                 stopping.wait(1.0)
         self._http.close()
 
@@ -105,11 +105,11 @@ class Sim:
                 lease = self._client.claim(claim).lease
                 break
             except Unavailable:
-                self._tally.count("claim repeated")
+                self._counts.count("claim repeated")
                 self._stopping.wait(REPEAT_S)
         else:
             return
-        self._tally.count("claim" if lease is not None else "claim in vain")
+        self._counts.count("claim" if lease is not None else "claim in vain")
         if lease is not None:
             self._renewed_s = asked_s
             self._work(lease)
@@ -138,7 +138,7 @@ class Sim:
         self._finish(lease, step, total)
 
     def _turn(self, lease: Lease, fate: str, step: int, total: int) -> str:
-        self._tally.count(fate)
+        self._counts.count(fate)
         if fate == "vanish":
             self._node_id = self._new_name()  # another process takes its place
             raise Gone
@@ -163,10 +163,12 @@ class Sim:
                 if content is not None and hashlib.sha256(content).hexdigest() == checkpoint.download.sha256:
                     step, total, salt = content.decode().split()
                     if (int(step), salt) != (checkpoint.step, lease.spec["salt"]):
-                        self._tally.violated(f"{lease.job_id}: a checkpoint of step {checkpoint.step} is {content!r}")
-                    self._tally.count("resumed")
+                        self._counts.violated(
+                            f"{lease.job_id}: a checkpoint of step {checkpoint.step} is {content!r}"
+                        )
+                    self._counts.count("resumed")
                     return int(step), int(total)
-            self._tally.count("could not fetch a checkpoint")
+            self._counts.count("could not fetch a checkpoint")
             raise Gone  # the network's fault; somebody else will
         return 0, 0
 
@@ -190,7 +192,7 @@ class Sim:
         report = CompleteAttempt(step=step, artifacts=("count.txt",))
         ended = self._say(lease, "complete", lambda: self._client.complete(lease, report))
         if ended.job_state != "succeeded":
-            self._tally.violated(f"{lease.job_id}: completed, and it is {ended.job_state}")
+            self._counts.violated(f"{lease.job_id}: completed, and it is {ended.job_state}")
 
     def _commit(self, lease: Lease, content: bytes, commit: Callable[[dict[str, Any]], object]) -> None:
         """Ask for a place, send, commit; all of it again when the bytes were spoiled or lost on their way."""
@@ -206,7 +208,7 @@ class Sim:
             try:
                 self._say(lease, "commit", lambda: commit({"upload_id": upload_id}))  # noqa: B023 - called at once
             except (BlobMissing, BlobMismatch):
-                self._tally.count("sent again")
+                self._counts.count("sent again")
                 continue
             return
 
@@ -225,25 +227,25 @@ class Sim:
             try:
                 answer = call()
             except Unavailable:
-                self._tally.count(f"{what} repeated")
+                self._counts.count(f"{what} repeated")
                 self._stopping.wait(REPEAT_S)
                 continue
             except LeaseLost:
-                self._tally.count("lease lost")
+                self._counts.count("lease lost")
                 raise Gone from None
             except (BlobMissing, BlobMismatch):
                 raise
             except Conflict as error:
-                self._tally.violated(f"{what} of {lease.attempt_id}: {error!r}")
+                self._counts.violated(f"{what} of {lease.attempt_id}: {error!r}")
                 raise Gone from error
-            self._tally.count(what)
+            self._counts.count(what)
             if what == "heartbeat":
                 self._renewed_s = asked_s
             return answer
 
     def _check_clock(self, lease: Lease | None) -> None:
         if self._stopping.is_set() or (lease and time.monotonic() - self._renewed_s > lease.lease_s):
-            self._tally.count("stopped by its own clock")
+            self._counts.count("stopped by its own clock")
             raise Gone
 
 
@@ -253,12 +255,12 @@ def _named(content: bytes) -> dict[str, Any]:
 
 def main() -> None:
     given = json.loads(sys.argv[1])
-    tally, stopping, calm = SimulatorCounts(), threading.Event(), threading.Event()
+    counts, stopping, calm = SimulatorCounts(), threading.Event(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     signal.signal(signal.SIGUSR1, lambda *_: calm.set())
     urls = given["urls"]
     sims = [
-        Sim(number, urls[number % len(urls)], given["key"], tally, calm, given["seed"])
+        Sim(number, urls[number % len(urls)], given["key"], counts, calm, given["seed"])
         for number in range(given["nodes"])
     ]
     threads = [threading.Thread(target=sim.run, args=(stopping,)) for sim in sims]
@@ -266,7 +268,7 @@ def main() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    sys.stdout.write(json.dumps({"counts": tally.counts, "violations": tally.violations}) + "\n")
+    sys.stdout.write(json.dumps({"counts": counts.counts, "violations": counts.violations}) + "\n")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ PROMPT = "a drawing of sks"
 REFERENCE_S = 200.0
 
 
-class Trainer:
+class SoakTrainer:
     """Submits the same job every `every_s`; its LoRA has to be the same bytes each time."""
 
     def __init__(self, installation: SoakInstallation, client: Client, book: Book, *, every_s: float) -> None:

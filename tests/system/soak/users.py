@@ -67,7 +67,7 @@ class Book:
             return rng.choice(sorted(chosen)) if chosen else None
 
 
-class User:
+class SoakUser:
     """One person, who does something every `every_s` on average."""
 
     def __init__(self, installation: SoakInstallation, book: Book, number: int, *, every_s: float, seed: int) -> None:

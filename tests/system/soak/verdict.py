@@ -9,7 +9,7 @@ from typing import Any
 from tests.contract.model.invariants import REFERRERS, InvariantChecker
 from tests.contract.model.memory_blobs import Kept
 from tests.contract.model.model_rig import WATCHED
-from tests.contract.model.written import Written
+from tests.contract.model.written import WrittenTables
 from tests.system.conftest import SECRETS_KEY
 from tests.system.soak.installation import SoakInstallation
 from tests.system.soak.training import WEIGHTS
@@ -50,7 +50,7 @@ class RealInstallation:
         self.ctx = ctx
         self.store: Any = ctx.store
         self.blobs = RealStorage(ctx)
-        self.written = Written(frozenset({*WATCHED, "events"}))
+        self.written = WrittenTables(frozenset({*WATCHED, "events"}))
         self.harmed: frozenset[tuple[str, str]] = frozenset()  # bytes are spoiled on their way, never where they lie
         self.clock = ctx.clock
         self.retained: frozenset[str] = frozenset()  # no project has retention here

@@ -9,30 +9,30 @@ from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import tables
 from benchmarks.gpu.child import RUN
 from benchmarks.gpu.parts import PARTS
-from benchmarks.gpu.record import DONE, FAILED, Record
-from benchmarks.gpu.settings import Settings, settings_for, settings_from
+from benchmarks.gpu.record import DONE, FAILED, DeviceRecord
+from benchmarks.gpu.settings import GpuSettings, settings_for, settings_from
 
 CPU = {"device": "a CPU", "torch": "2", "diffusers": "1"}
 GPU = {"device": "NVIDIA H200", "memory_gib": 139.8, "driver": "570", "cuda": "12.8", "torch": "2", "diffusers": "1"}
 
 
-class Played:
+class NotedParts:
     """Carries out no part, and notes which it was asked for; `broken` ones fail."""
 
     def __init__(self, *broken: str) -> None:
         self.broken, self.asked = broken, list[str]()
 
-    def __call__(self, part: str, settings: Settings, limit_s: float) -> dict[str, Any]:
+    def __call__(self, part: str, settings: GpuSettings, limit_s: float) -> dict[str, Any]:
         self.asked.append(part)
         if part in self.broken:
             return {"state": FAILED, "seconds": 1.0, "why": "it ended with 1", "said": "its last words"}
         return {"state": DONE, "seconds": 1.0, "found": {}}
 
 
-def play(path: Path, played: Played, *arguments: str, seconds: tuple[float, ...] = (0.0,) * 99) -> int:
+def play(path: Path, played: NotedParts, *arguments: str, seconds: tuple[float, ...] = (0.0,) * 99) -> int:
     options = command.options_of(["--device", "cpu", "--json", str(path), *arguments])
     times = iter(seconds)
-    return command.run(options, Record(path, CPU), played, lambda: next(times))
+    return command.run(options, DeviceRecord(path, CPU), played, lambda: next(times))
 
 
 def test_a_call_on_a_gpu_takes_25_minutes_at_most() -> None:
@@ -48,7 +48,7 @@ def test_all_limits_together_are_thirty_minutes_and_each_fits_into_nine() -> Non
 
 
 def test_a_second_call_does_what_failed_and_no_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, first, second, third = tmp_path / "gpu.json", Played("compiled"), Played(), Played()
+    path, first, second, third = tmp_path / "gpu.json", NotedParts("compiled"), NotedParts(), NotedParts()
     assert play(path, first) == 1
     assert first.asked == list(PARTS)
     assert "its last words" in capsys.readouterr().out
@@ -61,7 +61,7 @@ def test_a_second_call_does_what_failed_and_no_more(tmp_path: Path, capsys: pyte
 
 def test_gpu_benchmark_with_too_few_minutes_left_stops_and_next_call_does_the_rest(tmp_path: Path) -> None:
     """On a CPU `tests` may take 10 minutes and `steps` 12."""
-    path, first, second = tmp_path / "gpu.json", Played(), Played()
+    path, first, second = tmp_path / "gpu.json", NotedParts(), NotedParts()
     assert play(path, first, "--minutes", "12", seconds=(0.0, 0.0, 100.0)) == command.LEFT
     assert first.asked == ["tests"]
     assert play(path, second) == 0
@@ -70,9 +70,9 @@ def test_gpu_benchmark_with_too_few_minutes_left_stops_and_next_call_does_the_re
 
 def test_gpu_benchmark_record_of_another_device_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "gpu.json"
-    play(path, Played(), "--parts", "memory")
+    play(path, NotedParts(), "--parts", "memory")
     with pytest.raises(SystemExit, match="measured on a CPU, and this is NVIDIA H200"):
-        Record(path, GPU)
+        DeviceRecord(path, GPU)
 
 
 def test_a_part_that_takes_too_long_is_ended_and_told() -> None:

@@ -6,13 +6,13 @@ from benchmarks.gpu import tables
 from benchmarks.rig.full_model import LAYOUT
 from benchmarks.rig.picture_floor import SDXL_IDS, decoding_flops, pass_flops
 from benchmarks.rig.picture_sizes import SIZES
-from benchmarks.rig.picture_work import Run
+from benchmarks.rig.picture_work import PictureRun
 from benchmarks.rig.refiner_model import refiner_config
 
 CELLS = {
-    "script": [Run(pictures=1, clock_s=10.0, cpu_s=9.0)],
-    "joined": [Run(pictures=8, clock_s=16.0, cpu_s=8.0)],
-    "attention": [Run(pictures=8, clock_s=20.0, cpu_s=10.0)],
+    "script": [PictureRun(pictures=1, clock_s=10.0, cpu_s=9.0)],
+    "joined": [PictureRun(pictures=8, clock_s=16.0, cpu_s=8.0)],
+    "attention": [PictureRun(pictures=8, clock_s=20.0, cpu_s=10.0)],
 }
 
 

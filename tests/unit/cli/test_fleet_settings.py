@@ -4,7 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from tests.fixtures.contexts import CountedNames, FinePictures, ManualClock
+from tests.fixtures.contexts import CountedIds, FinePictures, ManualClock
 from tests.fixtures.databases import new_sqlite
 
 from giornata.blobs.filesystem import FilesystemBlobs
@@ -28,7 +28,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 def context(tmp_path):
     store, clock = open_store(new_sqlite(tmp_path)), ManualClock()
     blobs = FilesystemBlobs(tmp_path / "blobs", signing_key=b"k" * 32, base_url="http://blobs.invalid", clock=clock)
-    context = Context(store=store, blobs=blobs, clock=clock, names=CountedNames(), pictures=FinePictures())
+    context = Context(store=store, blobs=blobs, clock=clock, names=CountedIds(), pictures=FinePictures())
     install(context)
     yield context
     store.close()

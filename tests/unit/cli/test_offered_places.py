@@ -20,13 +20,14 @@ def test_the_nodes_of_up_are_told(tmp_path: Path) -> None:
 
 
 def test_a_node_tells_its_engine_and_bounds_itself(tmp_path: Path) -> None:
-    own = {"places": 3, "join_for_s": 7.0, "max_pictures_per_lease": 5, "host_model_bytes": 123}
+    own = {"places": 3, "join_for_s": 7.0, "max_pictures_per_lease": 5}
+    own |= {"host_model_bytes": 123, "compile": "on"}
     given = load_settings(**own, data=tmp_path, url="http://server", node_key="gk", machine_id="m", workloads={})
     settings = agent_settings_of(given)
     assert (settings.places, settings.join_for_s, settings.max_pictures) == (3, 7.0, 5)
     (command,) = set(settings.engine_commands().values())
     asked = parse(command[3:])
-    assert (asked.places, asked.host_model_bytes) == (3, 123)
+    assert (asked.places, asked.host_model_bytes, asked.compile) == (3, 123, "on")
 
 
 def test_a_node_says_which_instance_it_is(tmp_path: Path) -> None:

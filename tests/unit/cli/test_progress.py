@@ -64,7 +64,7 @@ def job_that(**said: object) -> Job:
     return Job.model_construct(faults=[], **(words | said))
 
 
-class Told:
+class JobSequence:
     """Gives one job after the other, as a client is asked."""
 
     def __init__(self, *jobs: Job) -> None:
@@ -100,7 +100,7 @@ def followed(*jobs: Job) -> list[str]:
     def sleep(_seconds: float) -> None:
         seen.append(on_screen(screen.getvalue()))
 
-    watch(Told(*jobs), "job_1", out, sleep=sleep)  # type: ignore[arg-type]
+    watch(JobSequence(*jobs), "job_1", out, sleep=sleep)  # type: ignore[arg-type]
     return [*seen, on_screen(screen.getvalue())]
 
 
@@ -127,7 +127,7 @@ def test_a_job_without_a_node_says_how_to_add_one() -> None:
     assert "no node for jobs of kind train is connected; add one with: giornata node" in seen[0]
 
 
-class Piped(Told):
+class Piped(JobSequence):
     """Also gives the events of each moment."""
 
     def __init__(self, *jobs: Job, events: Mapping[int, EventType]) -> None:
@@ -158,7 +158,7 @@ def test_watch_in_pipe_prints_each_waiting_reason_of_job_once() -> None:
     assert [said.count(turn) for turn in turns] == [1, 0]
 
 
-class Stopped(Told):
+class InterruptedJobs(JobSequence):
     """Ctrl-C comes while the job is looked at."""
 
     def events(self, _job_id: str, *, after: int) -> Iterator[Event]:
@@ -169,7 +169,7 @@ def test_ctrl_c_says_that_the_job_goes_on_and_how_to_look_again() -> None:
     out, screen = Output(as_json=False), io.StringIO()
     out.console = Console(file=screen, width=200)
     with pytest.raises(typer.Exit) as ended:
-        watch(Stopped(), "job_1", out, output=Path("my lora"))  # type: ignore[arg-type]
+        watch(InterruptedJobs(), "job_1", out, output=Path("my lora"))  # type: ignore[arg-type]
     assert ended.value.exit_code == 130
     assert "the job goes on" in screen.getvalue()
     assert "giornata follow job_1 -o 'my lora'" in screen.getvalue()

@@ -60,7 +60,7 @@ def test_a_broken_stream_goes_on_without_loss_or_repeat() -> None:
     assert asked == ["0", "2", "2", "2", "3"]
 
 
-def test_nothing_left_ends_it() -> None:
+def test_following_ends_after_the_last_event() -> None:
     sdk, asked = client(httpx.Response(204))
     assert list(sdk.logs("job_1", follow=True, after=7)) == []
     assert asked == ["7"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.unit.client.transfer_time import Answer, Time, status
+from tests.unit.client.transfer_time import Answer, TransferTime, status
 
 from giornata.client.storage.transfer import CHUNK_BYTES, upload_file
 from giornata.domain.errors import BlobMismatch, BlobMissing, Forbidden, TooLarge, Unavailable
@@ -20,10 +20,10 @@ SHA256 = sha256(BODY).hexdigest()
 
 
 @dataclass
-class Storage:
+class PartStorage:
     """Takes parts under URLs that carry their own end; `faults` come first, one a request."""
 
-    time: Time
+    time: TransferTime
     life_s: float = 900
     takes_s: float = 0
     faults: list[Answer] = field(default_factory=list)
@@ -74,13 +74,13 @@ def cut(request: httpx.Request) -> httpx.Response:
 
 
 @pytest.fixture
-def time() -> Time:
-    return Time()
+def time() -> TransferTime:
+    return TransferTime()
 
 
 @pytest.fixture
-def storage(time: Time) -> Storage:
-    return Storage(time)
+def storage(time: TransferTime) -> PartStorage:
+    return PartStorage(time)
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def upload(storage: Storage, path: Path, ticket: UploadTicket | None = None, **options: object) -> list[str]:
+def upload(storage: PartStorage, path: Path, ticket: UploadTicket | None = None, **options: object) -> list[str]:
     ticket = ticket or storage.ticket()
     with storage.client() as http:
         return upload_file(
@@ -103,24 +103,24 @@ def upload(storage: Storage, path: Path, ticket: UploadTicket | None = None, **o
         )  # type: ignore[arg-type]
 
 
-def test_parts_arrive_in_order(storage: Storage, path: Path) -> None:
+def test_parts_arrive_in_order(storage: PartStorage, path: Path) -> None:
     assert upload(storage, path) == ["etag-1", "etag-2", "etag-3", "etag-4"]
     assert storage.stored == BODY
     assert storage.renewed == storage.time.waits_s == []
 
 
-def test_single_put_upload_stores_body_and_returns_etag(storage: Storage, path: Path) -> None:
+def test_single_put_upload_stores_body_and_returns_etag(storage: PartStorage, path: Path) -> None:
     ticket = UploadTicket(sha256=SHA256, exists=False, upload_id="u", put=storage.sign(1))
     assert upload(storage, path, ticket) == ["etag-1"]
     assert storage.stored == BODY
 
 
-def test_bytes_that_are_there_already_are_not_sent(storage: Storage, path: Path) -> None:
+def test_bytes_that_are_there_already_are_not_sent(storage: PartStorage, path: Path) -> None:
     assert upload(storage, path, UploadTicket(sha256=SHA256, exists=True)) == []
     assert storage.requests == []
 
 
-class Reading(httpx.BaseTransport):
+class ReadingTransport(httpx.BaseTransport):
     """Takes a body as it comes, and notes the sizes of its pieces."""
 
     def __init__(self) -> None:
@@ -133,8 +133,8 @@ class Reading(httpx.BaseTransport):
         return httpx.Response(200)
 
 
-def test_the_file_is_streamed_with_its_length(storage: Storage, path: Path) -> None:
-    ticket, transport = UploadTicket(sha256=SHA256, exists=False, put=storage.sign(1)), Reading()
+def test_the_file_is_streamed_with_its_length(storage: PartStorage, path: Path) -> None:
+    ticket, transport = UploadTicket(sha256=SHA256, exists=False, put=storage.sign(1)), ReadingTransport()
     with httpx.Client(transport=transport) as http:
         assert upload_file(http, path, ticket, renew=storage.renew, **storage.time.options()) == []
     assert transport.headers["content-length"] == str(len(BODY))
@@ -143,7 +143,7 @@ def test_the_file_is_streamed_with_its_length(storage: Storage, path: Path) -> N
     assert max(transport.sizes) <= CHUNK_BYTES
 
 
-def test_nothing_of_the_client_goes_to_storage(storage: Storage, path: Path) -> None:
+def test_credentials_of_the_client_do_not_go_to_storage(storage: PartStorage, path: Path) -> None:
     with httpx.Client(
         transport=httpx.MockTransport(storage),
         headers={"Authorization": "Bearer key", "X-Own": "1"},
@@ -171,21 +171,21 @@ NO_BUCKET = status(404, "<Error><Code>NoSuchBucket</Code></Error>")
 @pytest.mark.parametrize(
     "fault", [status(500), status(503), status(429), status(400, "RequestTimeout"), NO_BUCKET, cut]
 )
-def test_a_fault_that_passes_costs_a_wait_and_one_part(storage: Storage, path: Path, fault: Answer) -> None:
+def test_a_fault_that_passes_costs_a_wait_and_one_part(storage: PartStorage, path: Path, fault: Answer) -> None:
     storage.faults = [fault]
     assert len(upload(storage, path)) == 4
     assert storage.stored == BODY
     assert (storage.time.waits_s, len(storage.requests)) == ([0.5], 5)
 
 
-def test_waits_double_and_end_with_unavailable(storage: Storage, path: Path) -> None:
+def test_waits_double_and_end_with_unavailable(storage: PartStorage, path: Path) -> None:
     storage.faults = [status(500)] * 10
     with pytest.raises(Unavailable, match="500"):
         upload(storage, path)
     assert storage.time.waits_s == [0.5, 1.0, 2.0]
 
 
-def test_a_connection_that_stays_lost_is_unavailable(storage: Storage, path: Path) -> None:
+def test_a_connection_that_stays_lost_is_unavailable(storage: PartStorage, path: Path) -> None:
     storage.faults = [cut] * 10
     with pytest.raises(Unavailable, match="reset by peer"):
         upload(storage, path)
@@ -203,7 +203,7 @@ def test_a_connection_that_stays_lost_is_unavailable(storage: Storage, path: Pat
     ],
 )
 def test_a_refusal_that_will_not_pass_is_told_at_once(
-    storage: Storage, path: Path, answer: Answer, error: type[Exception]
+    storage: PartStorage, path: Path, answer: Answer, error: type[Exception]
 ) -> None:
     storage.faults = [answer]
     with pytest.raises(error):
@@ -211,7 +211,7 @@ def test_a_refusal_that_will_not_pass_is_told_at_once(
     assert len(storage.requests) == 1
 
 
-def test_an_uplink_slower_than_the_life_of_a_url(storage: Storage, path: Path) -> None:
+def test_an_uplink_slower_than_the_life_of_a_url(storage: PartStorage, path: Path) -> None:
     storage.life_s, storage.takes_s = 60, 50
     assert len(upload(storage, path)) == 4
     assert storage.stored == BODY
@@ -220,7 +220,7 @@ def test_an_uplink_slower_than_the_life_of_a_url(storage: Storage, path: Path) -
     assert storage.renewed == [[3, 4]]
 
 
-def test_an_expiry_that_only_storage_sees_is_renewed(storage: Storage, path: Path) -> None:
+def test_an_expiry_that_only_storage_sees_is_renewed(storage: PartStorage, path: Path) -> None:
     ticket = storage.ticket()
     behind = timedelta(hours=1)
     storage.time.now += behind
@@ -236,7 +236,7 @@ def test_an_expiry_that_only_storage_sees_is_renewed(storage: Storage, path: Pat
     assert storage.renewed == [[1, 2, 3, 4]]
 
 
-def test_a_clock_that_is_ahead_does_not_ask_for_urls_for_ever(storage: Storage, path: Path) -> None:
+def test_a_clock_that_is_ahead_does_not_ask_for_urls_for_ever(storage: PartStorage, path: Path) -> None:
     with storage.client() as http:
         upload_file(
             http,
@@ -249,21 +249,21 @@ def test_a_clock_that_is_ahead_does_not_ask_for_urls_for_ever(storage: Storage, 
     assert storage.renewed == [[1, 2, 3, 4]]
 
 
-def test_a_single_put_is_renewed_with_no_numbers(storage: Storage, path: Path) -> None:
+def test_a_single_put_is_renewed_with_no_numbers(storage: PartStorage, path: Path) -> None:
     ticket = UploadTicket(sha256=SHA256, exists=False, upload_id="u", put=storage.sign(1))
     storage.faults = [status(403)]
     assert upload(storage, path, ticket) == ["etag-1"]
     assert storage.renewed == [[]]
 
 
-def test_fresh_urls_that_are_refused_too_are_forbidden(storage: Storage, path: Path) -> None:
+def test_fresh_urls_that_are_refused_too_are_forbidden(storage: PartStorage, path: Path) -> None:
     storage.faults = [status(403, "SignatureDoesNotMatch")] * 10
     with pytest.raises(Forbidden, match="SignatureDoesNotMatch"):
         upload(storage, path)
     assert len(storage.requests) == 4
 
 
-def test_a_server_that_gives_no_fresh_url(storage: Storage, path: Path) -> None:
+def test_a_server_that_gives_no_fresh_url(storage: PartStorage, path: Path) -> None:
     storage.faults = [status(403)]
     with storage.client() as http, pytest.raises(Unavailable, match="part 1"):
         upload_file(
@@ -275,20 +275,20 @@ def test_a_server_that_gives_no_fresh_url(storage: Storage, path: Path) -> None:
         )
 
 
-def test_a_part_without_an_etag_is_no_success(storage: Storage, path: Path) -> None:
+def test_a_part_without_an_etag_is_no_success(storage: PartStorage, path: Path) -> None:
     storage.faults = [status(200)]
     with pytest.raises(Unavailable, match="ETag"):
         upload(storage, path)
 
 
-def test_a_file_of_another_size_is_not_sent(storage: Storage, path: Path) -> None:
+def test_a_file_of_another_size_is_not_sent(storage: PartStorage, path: Path) -> None:
     path.write_bytes(BODY + b"x")
     with pytest.raises(BlobMismatch, match=r"picture\.png"):
         upload(storage, path)
     assert storage.requests == []
 
 
-def test_a_file_that_shrinks_on_the_way(storage: Storage, path: Path) -> None:
+def test_a_file_that_shrinks_on_the_way(storage: PartStorage, path: Path) -> None:
     def shrink(request: httpx.Request) -> httpx.Response:
         path.write_bytes(BODY[:1000])
         request.read()
@@ -299,7 +299,7 @@ def test_a_file_that_shrinks_on_the_way(storage: Storage, path: Path) -> None:
         upload(storage, path)
 
 
-def test_progress_counts_bytes_of_the_file(storage: Storage, path: Path) -> None:
+def test_progress_counts_bytes_of_the_file(storage: PartStorage, path: Path) -> None:
     seen: list[int] = []
     upload(storage, path, progress=seen.append)
     assert seen == sorted(seen)
@@ -307,7 +307,7 @@ def test_progress_counts_bytes_of_the_file(storage: Storage, path: Path) -> None
     assert seen[-1] == len(BODY)
 
 
-def test_progress_steps_back_when_a_part_is_sent_again(storage: Storage, path: Path) -> None:
+def test_progress_steps_back_when_a_part_is_sent_again(storage: PartStorage, path: Path) -> None:
     seen: list[int] = []
     storage.faults = [cut]
     upload(storage, path, progress=seen.append)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.unit.client.transfer_time import START, Answer, Time, status
+from tests.unit.client.transfer_time import START, Answer, TransferTime, status
 
 from giornata.client.storage.transfer import download
 from giornata.domain.errors import BlobMismatch, BlobMissing, Forbidden, Unavailable
@@ -19,8 +19,8 @@ SHA256 = sha256(BODY).hexdigest()
 
 
 @pytest.fixture
-def time() -> Time:
-    return Time()
+def time() -> TransferTime:
+    return TransferTime()
 
 
 class Body(httpx.SyncByteStream):
@@ -72,7 +72,7 @@ class Origin:
 SIGNED = SignedUrl(method="GET", url="https://storage.test/a?sig=1", headers={}, expires_at=START)
 
 
-def fetch(origin: Origin, path: Path, time: Time, **options: object) -> None:
+def fetch(origin: Origin, path: Path, time: TransferTime, **options: object) -> None:
     wanted = {"sha256": SHA256, "size_bytes": len(BODY)} | options
     with httpx.Client(transport=httpx.MockTransport(origin), headers={"Authorization": "key"}) as http:
         download(http, SIGNED, path, backoff=time.backoff(), **wanted)  # type: ignore[arg-type]
@@ -83,7 +83,7 @@ def assert_only(path: Path, body: bytes = BODY) -> None:
     assert list(path.parent.iterdir()) == [path], "something was left beside it"
 
 
-def test_download_writes_whole_file_and_reports_progress(tmp_path: Path, time: Time) -> None:
+def test_download_writes_whole_file_and_reports_progress(tmp_path: Path, time: TransferTime) -> None:
     origin, path, seen = Origin(), tmp_path / "new" / "model", list[int]()
     fetch(origin, path, time, progress=seen.append)
     assert_only(path)
@@ -94,12 +94,12 @@ def test_download_writes_whole_file_and_reports_progress(tmp_path: Path, time: T
     assert origin.requests[0].extensions["timeout"]["read"] > 0
 
 
-def test_download_of_empty_object_writes_empty_file(tmp_path: Path, time: Time) -> None:
+def test_download_of_empty_object_writes_empty_file(tmp_path: Path, time: TransferTime) -> None:
     fetch(Origin(b""), tmp_path / "a", time, sha256=sha256(b"").hexdigest(), size_bytes=0)
     assert_only(tmp_path / "a", b"")
 
 
-def test_a_dropped_connection_is_taken_up_where_it_broke_off(tmp_path: Path, time: Time) -> None:
+def test_a_dropped_connection_is_taken_up_where_it_broke_off(tmp_path: Path, time: TransferTime) -> None:
     origin = Origin()
     # More breaks than tries in a row: each brings it further, so it goes on.
     origin.faults = [origin.breaking_off(100_000)] * 6
@@ -108,7 +108,7 @@ def test_a_dropped_connection_is_taken_up_where_it_broke_off(tmp_path: Path, tim
     assert origin.asked == [None, *(f"bytes={n}00000-" for n in range(1, 7))]
 
 
-def test_a_server_without_ranges_is_asked_for_all_of_it(tmp_path: Path, time: Time) -> None:
+def test_a_server_without_ranges_is_asked_for_all_of_it(tmp_path: Path, time: TransferTime) -> None:
     origin = Origin(ranges=False)
     origin.faults = [origin.breaking_off(100_000)]
     fetch(origin, tmp_path / "a", time)
@@ -116,7 +116,9 @@ def test_a_server_without_ranges_is_asked_for_all_of_it(tmp_path: Path, time: Ti
 
 
 @pytest.mark.parametrize("answer", [status(416), ok(BODY, code=206)])
-def test_a_server_that_cannot_go_on_is_asked_for_all_of_it(tmp_path: Path, time: Time, answer: Answer) -> None:
+def test_a_server_that_cannot_go_on_is_asked_for_all_of_it(
+    tmp_path: Path, time: TransferTime, answer: Answer
+) -> None:
     origin = Origin()
     origin.faults = [origin.breaking_off(100_000), answer]
     fetch(origin, tmp_path / "a", time)
@@ -124,7 +126,7 @@ def test_a_server_that_cannot_go_on_is_asked_for_all_of_it(tmp_path: Path, time:
     assert origin.asked == [None, "bytes=100000-", None]
 
 
-def test_a_body_that_ends_early_without_an_error(tmp_path: Path, time: Time) -> None:
+def test_a_body_that_ends_early_without_an_error(tmp_path: Path, time: TransferTime) -> None:
     origin = Origin()
     origin.faults = [ok(BODY[:5])]
     fetch(origin, tmp_path / "a", time)
@@ -138,13 +140,13 @@ def shorter(request: httpx.Request) -> httpx.Response:
     return httpx.Response(200, headers={"Content-Length": str(len(BODY) - 1)}, stream=Body(BODY[1:]))
 
 
-def test_wrong_bytes_are_fetched_once_more(tmp_path: Path, time: Time) -> None:
+def test_wrong_bytes_are_fetched_once_more(tmp_path: Path, time: TransferTime) -> None:
     fetch(Origin(faults=[FLIPPED]), tmp_path / "a", time)
     assert_only(tmp_path / "a")
 
 
 @pytest.mark.parametrize("wrong", [FLIPPED, shorter, ok(BODY, b"x")], ids=["flipped", "shorter", "longer"])
-def test_bytes_that_stay_wrong_are_a_mismatch(tmp_path: Path, time: Time, wrong: Answer) -> None:
+def test_bytes_that_stay_wrong_are_a_mismatch(tmp_path: Path, time: TransferTime, wrong: Answer) -> None:
     (tmp_path / "a").write_bytes(b"before")
     origin = Origin(faults=[wrong] * 9)
     with pytest.raises(BlobMismatch):
@@ -153,7 +155,7 @@ def test_bytes_that_stay_wrong_are_a_mismatch(tmp_path: Path, time: Time, wrong:
     assert_only(tmp_path / "a", b"before")
 
 
-def test_an_endless_body_does_not_fill_the_disk(tmp_path: Path, time: Time) -> None:
+def test_an_endless_body_does_not_fill_the_disk(tmp_path: Path, time: TransferTime) -> None:
     pulled: list[int] = []
 
     class Endless(httpx.SyncByteStream):
@@ -172,7 +174,7 @@ def test_an_endless_body_does_not_fill_the_disk(tmp_path: Path, time: Time) -> N
 
 @pytest.mark.parametrize(("fault", "error"), [(status(404), BlobMissing), (status(403), Forbidden)])
 def test_a_refusal_that_will_not_pass_ends_a_download(
-    tmp_path: Path, time: Time, fault: Answer, error: type[Exception]
+    tmp_path: Path, time: TransferTime, fault: Answer, error: type[Exception]
 ) -> None:
     origin = Origin(faults=[fault])
     with pytest.raises(error):
@@ -181,21 +183,21 @@ def test_a_refusal_that_will_not_pass_ends_a_download(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_server_that_stays_down_is_unavailable(tmp_path: Path, time: Time) -> None:
+def test_a_server_that_stays_down_is_unavailable(tmp_path: Path, time: TransferTime) -> None:
     with pytest.raises(Unavailable, match="503"):
         fetch(Origin(faults=[status(503)] * 9), tmp_path / "a", time)
     assert time.waits_s == [0.5, 1.0, 2.0]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_bucket_that_is_gone_does_not_make_an_object_missing(tmp_path: Path, time: Time) -> None:
+def test_a_bucket_that_is_gone_does_not_make_an_object_missing(tmp_path: Path, time: TransferTime) -> None:
     with pytest.raises(Unavailable, match="NoSuchBucket"):
         fetch(Origin(faults=[status(404, "<Code>NoSuchBucket</Code>")] * 9), tmp_path / "a", time)
     fetch(Origin(faults=[status(404, "<Code>NoSuchBucket</Code>")]), tmp_path / "a", time)
     assert_only(tmp_path / "a")
 
 
-def test_a_url_that_runs_out_on_the_way_is_renewed(tmp_path: Path, time: Time) -> None:
+def test_a_url_that_runs_out_on_the_way_is_renewed(tmp_path: Path, time: TransferTime) -> None:
     origin = Origin()
     origin.faults = [origin.breaking_off(100_000), status(403)]
     fresh = SIGNED.model_copy(update={"url": "https://storage.test/a?sig=2"})

@@ -14,7 +14,7 @@ Answer = Callable[[httpx.Request], httpx.Response]
 
 
 @dataclass
-class Time:
+class TransferTime:
     """A clock that only moves when somebody waits, or when a test says so; and what was waited for."""
 
     now: datetime = START

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.fixtures.contexts import CountedNames, FinePictures, ManualClock
+from tests.fixtures.contexts import CountedIds, FinePictures, ManualClock
 from tests.fixtures.databases import new_sqlite
 
 from giornata.blobs.filesystem import FilesystemBlobs
@@ -30,12 +30,12 @@ def ctx(tmp_path: Path) -> Iterator[Context]:
     url, clock = new_sqlite(tmp_path), ManualClock()
     blobs = FilesystemBlobs(tmp_path / "blobs", signing_key=b"k" * 32, base_url="http://x.invalid", clock=clock)
     with closing(open_store(url)) as store:
-        ctx = Context(store=store, blobs=blobs, clock=clock, names=CountedNames(), pictures=FinePictures())
+        ctx = Context(store=store, blobs=blobs, clock=clock, names=CountedIds(), pictures=FinePictures())
         install(ctx)
         yield ctx
 
 
-class Time:
+class LoopTime:
     """Monotonic seconds, moved by hand."""
 
     now_s = 100.0
@@ -54,7 +54,7 @@ def test_a_failing_loop_goes_on_and_is_counted(ctx: Context, caplog: pytest.LogC
             raise answer
         return answer
 
-    loop, time = Loop(name="one", every_s=1.0, run=run), Time()
+    loop, time = Loop(name="one", every_s=1.0, run=run), LoopTime()
     loops = Loops(ctx, [loop], monotonic_s=time, after_work=lambda: woken.append("woken"))
     assert [loops.run_once(loop) for _ in range(2)] == [False, False]
     assert [bool(record.exc_info) for record in caplog.records] == [False, True], "what is away is no defect"
@@ -142,7 +142,7 @@ def test_loop_pause_doubles_after_each_error_up_to_longest() -> None:
 
 def test_last_change_of_a_loop_stays_while_the_loop_has_nothing_to_do(ctx: Context) -> None:
     answers = iter([0, "two are gone", 0, "", "x" * 1000])
-    loop, time = Loop(name="one", every_s=1.0, run=lambda _: next(answers)), Time()
+    loop, time = Loop(name="one", every_s=1.0, run=lambda _: next(answers)), LoopTime()
     loops = Loops(ctx, [loop], monotonic_s=time)
     loops.run_once(loop)
     assert (loops.status()[0].last_done, loops.status()[0].last_done_age_s) == ("", None)

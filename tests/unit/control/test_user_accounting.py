@@ -55,7 +55,7 @@ def test_seconds_count_up_to_the_last_committed_step(
     silent=st.booleans(),
     steps=st.tuples(st.integers(0, 100), st.integers(0, 100), st.integers(0, 100)),
 )
-def test_nothing_is_counted_twice_or_forgotten(first, seen, ended, reason, silent, steps) -> None:
+def test_each_attempt_is_counted_once(first, seen, ended, reason, silent, steps) -> None:
     start, last, committed = steps
     run = Run(
         started_at_ms=0,

@@ -161,15 +161,15 @@ def test_jobs_in_one_batch_leave_out_each_their_own(tiny_base: BaseModel, tiny_f
     assert rows is not None
     kept = torch.stack([kept_by_hand(row, f"unet.{LAYER}", 5, 3) for row in rows[:2].tolist()])
     with torch.no_grad(), AdapterSlots(tiny_base, specs[0], count=2, rank=8) as slots:
-        seated = [slots.assign(place, spec) for place, spec in enumerate(specs)]
+        placed = [slots.assign(place, spec) for place, spec in enumerate(specs)]
         slots.set_width(2)
-        for number, slot in enumerate(seated):
+        for number, slot in enumerate(placed):
             filled(slot.adapters.parameters, number)
         with slots.on():
             plain = answers(tiny_base, inputs)
             with slots.dropping.during(rows):
                 found = answers(tiny_base, inputs)
-        wanted = formula(tiny_base, seated[0].adapters.tensors(), inputs[:2], kept)
+        wanted = formula(tiny_base, placed[0].adapters.tensors(), inputs[:2], kept)
     torch.testing.assert_close(found[:2], wanted, rtol=1e-4, atol=1e-5)
     assert torch.equal(found[2:], plain[2:])
     assert for_places([None, None], 2, torch.device("cpu")) is None

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from diffusers import DDPMScheduler, EulerDiscreteScheduler
-from tests.unit.diffusion.test_objective import EMBEDDING, Oracle, batch_of, noise_schedule, objective_of
+from tests.unit.diffusion.test_objective import EMBEDDING, RecordingUNet, batch_of, noise_schedule, objective_of
 
 from giornata.diffusion.draws.randomness import normal
 from giornata.diffusion.optim.objective import NoisyBatch, edm_sigmas
@@ -43,7 +43,7 @@ def test_sigmas_are_those_of_the_euler_scheduler() -> None:
 @pytest.mark.parametrize("prediction_type", TYPES)
 def test_the_question_is_the_euler_schedulers_model_input(prediction_type: str) -> None:
     batch, scheduler = edm_batch(), euler()
-    unet = Oracle(torch.zeros_like(batch.noise_BCHW))
+    unet = RecordingUNet(torch.zeros_like(batch.noise_BCHW))
     objective_of(do_edm_style_training=True, prediction_type=prediction_type).loss(unet, batch, EMBEDDING)
     noisy = scheduler.add_noise(batch.latents_BCHW, batch.noise_BCHW, batch.timesteps_B.float())
     for place, timestep in enumerate(batch.timesteps_B):
@@ -77,7 +77,7 @@ def test_the_loss_is_the_scripts(prediction_type: str, prior: bool) -> None:
     answer = normal(4, "answer", shape=tuple(batch.noise_BCHW.shape))
     fields: dict[str, Any] = {"with_prior_preservation": True, "class_prompt": "a toy"} if prior else {}
     objective = objective_of(do_edm_style_training=True, prediction_type=prediction_type, **fields)
-    found = float(objective.loss(Oracle(answer), batch, EMBEDDING))
+    found = float(objective.loss(RecordingUNet(answer), batch, EMBEDDING))
 
     sigma = sigmas_of(euler(), batch.timesteps_B)
     noisy = batch.latents_BCHW + sigma * batch.noise_BCHW
@@ -95,8 +95,8 @@ def test_edm_loss_equals_plain_loss_for_epsilon_and_alpha_weighted_loss_for_v_pr
     batch = edm_batch()
     answer = normal(5, "answer", shape=tuple(batch.noise_BCHW.shape))
     plain, edm_style = (objective_of(do_edm_style_training=each) for each in (False, True))
-    assert float(edm_style.loss(Oracle(answer), batch, EMBEDDING)) == pytest.approx(
-        float(plain.loss(Oracle(answer), batch, EMBEDDING)), rel=1e-3
+    assert float(edm_style.loss(RecordingUNet(answer), batch, EMBEDDING)) == pytest.approx(
+        float(plain.loss(RecordingUNet(answer), batch, EMBEDDING)), rel=1e-3
     )
     plain, edm_style = (
         objective_of(do_edm_style_training=each, prediction_type="v_prediction") for each in (False, True)
@@ -104,8 +104,8 @@ def test_edm_loss_equals_plain_loss_for_epsilon_and_alpha_weighted_loss_for_v_pr
     there = {field: getattr(batch, field) for field in NoisyBatch.__dataclass_fields__}
     one = NoisyBatch(**{field: value[2:3] for field, value in there.items() if value is not None})
     alpha = float(noise_schedule().alphas_cumprod[500])
-    assert float(edm_style.loss(Oracle(answer[2:3]), one, EMBEDDING)) == pytest.approx(
-        alpha * float(plain.loss(Oracle(answer[2:3]), one, EMBEDDING)), rel=1e-3
+    assert float(edm_style.loss(RecordingUNet(answer[2:3]), one, EMBEDDING)) == pytest.approx(
+        alpha * float(plain.loss(RecordingUNet(answer[2:3]), one, EMBEDDING)), rel=1e-3
     )
 
 
@@ -135,7 +135,7 @@ def test_spec_field_conflicting_with_edm_training_is_refused_by_name(field: str,
 def test_a_half_precision_unet_is_compared_in_full_precision() -> None:
     """x0 is a difference of numbers up to 14 times as large."""
     batch = edm_batch()
-    unet = Oracle(batch.noise_BCHW.to(torch.bfloat16))
+    unet = RecordingUNet(batch.noise_BCHW.to(torch.bfloat16))
     found = float(objective_of(do_edm_style_training=True).loss(unet, batch, EMBEDDING))
     rounding = (batch.noise_BCHW.to(torch.bfloat16).float() - batch.noise_BCHW).square().mean()
     assert found == pytest.approx(float(rounding), rel=1e-2)
@@ -144,7 +144,7 @@ def test_a_half_precision_unet_is_compared_in_full_precision() -> None:
 def test_the_schedule_is_the_bases_own() -> None:
     schedule = DDPMScheduler(num_train_timesteps=1000, beta_schedule="linear")
     batch = edm_batch()
-    unet = Oracle(torch.zeros_like(batch.noise_BCHW))
+    unet = RecordingUNet(torch.zeros_like(batch.noise_BCHW))
     objective_of(schedule, do_edm_style_training=True).loss(unet, batch, EMBEDDING)
     wanted = schedule.add_noise(batch.latents_BCHW, batch.noise_BCHW, batch.timesteps_B)
     torch.testing.assert_close(unet.asked["noisy"], wanted, rtol=1e-4, atol=1e-5)

@@ -20,7 +20,7 @@ def pixels_of(number: int, height: int = 64, width: int = 64) -> np.ndarray:
     return np.random.default_rng(number).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
-class Recording:
+class RecordingVae:
     """A VAE that tells how many pictures it was given at a time; `changed` is done to the mean."""
 
     def __init__(self, vae: Any, changed: Callable[[torch.Tensor], torch.Tensor] = lambda mean: mean) -> None:
@@ -44,7 +44,7 @@ def test_latents_encoded_in_batch_equal_single_ones_up_to_rounding(tiny_base: Ba
 
 def test_a_batch_that_is_not_full_has_the_same_bits(tiny_base: BaseModel) -> None:
     """An attempt that resumes encodes fewer pictures, in other places."""
-    vae = Recording(tiny_base.vae)
+    vae = RecordingVae(tiny_base.vae)
     batches = LatentBatches(vae, lambda _: 4)
     pictures = [pixels_of(number) for number in range(4)]
     whole, rest = batches.encode(pictures), batches.encode(pictures[2:])
@@ -58,7 +58,7 @@ def test_latents_are_encoded_one_at_a_time_where_bits_depend_on_batch_position(t
     def by_place(mean_BCHW: torch.Tensor) -> torch.Tensor:
         return mean_BCHW + torch.arange(len(mean_BCHW)).view(-1, 1, 1, 1) * 1e-7
 
-    vae = Recording(tiny_base.vae, by_place)
+    vae = RecordingVae(tiny_base.vae, by_place)
     batches = LatentBatches(vae, lambda _: 2)
     found = batches.encode([pixels_of(1), pixels_of(2)])
     assert vae.batches == [2, 2, 1, 1]
@@ -82,7 +82,7 @@ def test_a_batch_takes_at_most_a_sixteenth_of_the_device(total_gib: int, side: i
 
 def test_pictures_wait_for_others_of_their_size(tiny_base: BaseModel) -> None:
     """Two buckets of different sizes; equal views wait together, and are one row."""
-    vae = Recording(tiny_base.vae)
+    vae = RecordingVae(tiny_base.vae)
     frame = CropPolicy(
         seed=1, resolution=64, center_crop=True, random_flip=False, buckets=((64, 64), (48, 80)), masked=False
     )
@@ -101,7 +101,7 @@ def test_pictures_wait_for_others_of_their_size(tiny_base: BaseModel) -> None:
 
 
 def test_a_view_that_equals_one_that_waits_is_one_row(tiny_base: BaseModel) -> None:
-    vae = Recording(tiny_base.vae)
+    vae = RecordingVae(tiny_base.vae)
     frame = CropPolicy(seed=1, resolution=64, center_crop=False, random_flip=False)
     cache = LatentCache(vae=vae, vae_key="v", crop_policy=frame, rows_of=lambda _: 2)
     square = Image.fromarray(pixels_of(1))  # leaves a crop no choice

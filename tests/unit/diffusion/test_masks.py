@@ -70,7 +70,7 @@ def test_the_header_tells_the_size_that_decoding_gives(tmp_path: Path, suffix: s
     assert (decoded.width > decoded.height) == (orientation < 5)
 
 
-class Oracle:
+class FixedUNet:
     """A UNet that gives a fixed answer."""
 
     dtype = torch.float32
@@ -95,7 +95,7 @@ EMBEDDING = Embedding(prompt_BLD=torch.ones(3, 77, 8), pooled_BP=torch.ones(3, 3
 
 
 def each(objective: Objective, answer_BCHW: torch.Tensor, batch: NoisyBatch) -> torch.Tensor:
-    return objective.each(Oracle(answer_BCHW), batch, EMBEDDING)
+    return objective.each(FixedUNet(answer_BCHW), batch, EMBEDDING)
 
 
 def test_the_loss_is_the_mean_over_the_masked_area(tiny_base: BaseModel) -> None:

@@ -102,7 +102,7 @@ def test_memory_grows_with_the_places(sdxl: UNet2DConditionModel) -> None:
     assert large / small == pytest.approx(4.0, rel=0.04)  # but for the prompt, whose length stays
 
 
-def test_nothing_is_kept_before_the_first_adapted_layer(sdxl: UNet2DConditionModel) -> None:
+def test_activations_before_the_first_adapted_layer_are_not_kept(sdxl: UNet2DConditionModel) -> None:
     layers = layers_of(sdxl, 1024)
     first = adapted(layers, ("down_blocks.0.resnets.0.conv1",))
     late = adapted(layers, ("up_blocks.1.attentions.0.transformer_blocks.0.attn1.to_q",))

@@ -24,7 +24,7 @@ def batch_of(count: int) -> NoisyBatch:
     )
 
 
-class Oracle:
+class RecordingUNet:
     """A UNet that gives a fixed answer, and remembers the question."""
 
     dtype = torch.float32
@@ -46,7 +46,9 @@ def noise_schedule() -> DDPMScheduler:
     return DDPMScheduler(num_train_timesteps=1000, beta_schedule="scaled_linear")
 
 
-def loss(unet: Oracle, batch: NoisyBatch, *, prediction_type: str = "epsilon", prior: float | None = None) -> float:
+def loss(
+    unet: RecordingUNet, batch: NoisyBatch, *, prediction_type: str = "epsilon", prior: float | None = None
+) -> float:
     objective = Objective(scheduler=noise_schedule(), prediction_type=prediction_type, prior_loss_weight=prior)
     return float(objective.loss(unet, batch, EMBEDDING))
 
@@ -60,8 +62,8 @@ def objective_of(scheduler: DDPMScheduler | None = None, **fields: Any) -> Objec
 
 def test_epsilon_wants_the_noise() -> None:
     batch = batch_of(4)
-    assert loss(Oracle(batch.noise_BCHW), batch) == 0.0
-    assert loss(Oracle(batch.noise_BCHW + 2.0), batch) == pytest.approx(4.0, rel=1e-5)
+    assert loss(RecordingUNet(batch.noise_BCHW), batch) == 0.0
+    assert loss(RecordingUNet(batch.noise_BCHW + 2.0), batch) == pytest.approx(4.0, rel=1e-5)
 
 
 def test_v_prediction_wants_the_velocity() -> None:
@@ -69,7 +71,7 @@ def test_v_prediction_wants_the_velocity() -> None:
     scheduler = DDPMScheduler(num_train_timesteps=1000, beta_schedule="scaled_linear")
     alphas_B111 = scheduler.alphas_cumprod[batch.timesteps_B].view(-1, 1, 1, 1)
     velocity = alphas_B111.sqrt() * batch.noise_BCHW - (1 - alphas_B111).sqrt() * batch.latents_BCHW
-    assert loss(Oracle(velocity), batch, prediction_type="v_prediction") == pytest.approx(0.0, abs=1e-10)
+    assert loss(RecordingUNet(velocity), batch, prediction_type="v_prediction") == pytest.approx(0.0, abs=1e-10)
     spec = TrainSpec(pretrained_model_name_or_path="base", dataset="ds_1")
     with pytest.raises(ValueError, match="sample"):
         Objective.of(spec, scheduler, prediction_type="sample")
@@ -77,7 +79,7 @@ def test_v_prediction_wants_the_velocity() -> None:
 
 def test_the_question_is_the_noisy_latents_with_sdxls_conditions_unrounded() -> None:
     batch = batch_of(4)
-    unet = Oracle(batch.noise_BCHW)
+    unet = RecordingUNet(batch.noise_BCHW)
     loss(unet, batch)
     scheduler = DDPMScheduler(num_train_timesteps=1000, beta_schedule="scaled_linear")
     alphas_B111 = scheduler.alphas_cumprod[batch.timesteps_B].view(-1, 1, 1, 1)
@@ -93,8 +95,8 @@ def test_prior_preservation_averages_the_halves_apart() -> None:
     wrong = batch.noise_BCHW.clone()
     wrong[:2] += 1.0
     wrong[2:] += 3.0
-    assert loss(Oracle(wrong), batch, prior=0.5) == pytest.approx(1.0 + 0.5 * 9.0, rel=1e-5)
-    assert loss(Oracle(wrong), batch) == pytest.approx(5.0, rel=1e-5)
+    assert loss(RecordingUNet(wrong), batch, prior=0.5) == pytest.approx(1.0 + 0.5 * 9.0, rel=1e-5)
+    assert loss(RecordingUNet(wrong), batch) == pytest.approx(5.0, rel=1e-5)
 
 
 # ---- weightings
@@ -129,7 +131,7 @@ def test_each_picture_has_the_weight_of_its_own_timestep() -> None:
     objective = objective_of(snr_gamma=5.0)
     weight = float(objective.weight(batch.timesteps_B)[0])
     assert weight < 0.5
-    assert float(objective.loss(Oracle(wrong), batch, EMBEDDING)) == pytest.approx(4.0 * weight / 4, rel=1e-5)
+    assert float(objective.loss(RecordingUNet(wrong), batch, EMBEDDING)) == pytest.approx(4.0 * weight / 4, rel=1e-5)
 
 
 def test_loss_weight_is_one_at_every_timestep_by_default() -> None:
@@ -156,7 +158,7 @@ def test_loss_types_and_huber_schedules_give_their_formulas(
 ) -> None:
     batch = batch_of(2)
     wanted = sum(of_a_difference(difference, int(t)) for t in batch.timesteps_B) / 2
-    found = objective_of(**fields).loss(Oracle(batch.noise_BCHW + difference), batch, EMBEDDING)
+    found = objective_of(**fields).loss(RecordingUNet(batch.noise_BCHW + difference), batch, EMBEDDING)
     assert float(found) == pytest.approx(wanted, rel=1e-3)
 
 
@@ -171,7 +173,9 @@ def sigma(timestep: int) -> float:
 def test_a_pseudo_huber_loss_forgives_what_is_far_off() -> None:
     near, far = (
         [
-            float(objective_of(loss_type=kind).loss(Oracle(batch_of(2).noise_BCHW + d), batch_of(2), EMBEDDING))
+            float(
+                objective_of(loss_type=kind).loss(RecordingUNet(batch_of(2).noise_BCHW + d), batch_of(2), EMBEDDING)
+            )
             for kind in ("huber", "l2")
         ]
         for d in (0.01, 10.0)
@@ -194,7 +198,7 @@ def test_zero_terminal_snr_makes_last_timestep_pure_noise() -> None:
         timesteps_B=torch.tensor([999, 999]),
         time_ids_B6=batch.time_ids_B6,
     )
-    unet = Oracle(torch.zeros_like(batch.noise_BCHW))
+    unet = RecordingUNet(torch.zeros_like(batch.noise_BCHW))
     assert bool(torch.isfinite(objective.loss(unet, last, EMBEDDING)))
     torch.testing.assert_close(unet.asked["noisy"], batch.noise_BCHW, atol=2e-3, rtol=0)
 

@@ -194,7 +194,7 @@ def test_adafactor_takes_tensors_of_a_shape_together_without_changing_a_bit() ->
     assert not torch.equal(ours[0], of_every_shape()[0])
 
 
-class Counting(TorchDispatchMode):
+class CountedOperations(TorchDispatchMode):
     """Counts operations."""
 
     operations = 0
@@ -212,7 +212,7 @@ def operations_of(optimizer: str, tensors: int) -> int:
     for parameter in parameters.values():
         parameter.grad = torch.ones(4, 8)
         made.state[parameter] = KINDS[spec.optimizer].begin(parameter, 0, on_cuda=False)
-    with Counting() as counting:
+    with CountedOperations() as counting:
         made.step()
     return counting.operations
 

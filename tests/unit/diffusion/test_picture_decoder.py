@@ -43,7 +43,7 @@ def by_the_vae(base: BaseModel, latents_1Chw: torch.Tensor) -> bytes:
         return image_of(base.vae.decode(latents_1Chw / base.vae.config.scaling_factor).sample).tobytes()
 
 
-class Counted:
+class CountedDecoder:
     """Counts what the VAE's own decoder decodes."""
 
     def __init__(self, base: BaseModel) -> None:
@@ -57,7 +57,7 @@ class Counted:
 def test_a_vae_that_nothing_is_said_of_decodes_in_half_precision(tiny_base: BaseModel) -> None:
     base = base_in_half(tiny_base)
     exact = by_the_vae(base, latents())
-    counted = Counted(base)
+    counted = CountedDecoder(base)
     decoder = PictureDecoder(base)
 
     drawn = decoder.picture(latents())
@@ -71,7 +71,7 @@ def test_a_vae_that_nothing_is_said_of_decodes_in_half_precision(tiny_base: Base
 def test_a_picture_that_overflows_has_the_bytes_of_the_vaes_own_precision(tiny_base: BaseModel) -> None:
     base = overflowing(base_in_half(tiny_base))
     exact = by_the_vae(base, latents())
-    counted = Counted(base)
+    counted = CountedDecoder(base)
     assert PictureDecoder(base).picture(latents()).tobytes() == exact
     assert counted.decoded == 1
 

@@ -70,10 +70,10 @@ def test_a_slot_begins_as_an_adapter_alone(tiny_base: BaseModel, tiny_folder: Pa
         alone = state_of(adapters, optimizer_of(adapters, spec))
     with slots_on(tiny_base, text_encoders=text_encoders) as slots:
         slot = slots.assign(2, spec)
-        seated = state_of(slot.adapters, SlotOptimizer(slot, spec))
-    assert set(seated) == set(alone)
-    assert all(torch.equal(seated[name], alone[name]) for name in alone)
-    assert all(seated[name].dtype == alone[name].dtype for name in alone)
+        placed = state_of(slot.adapters, SlotOptimizer(slot, spec))
+    assert set(placed) == set(alone)
+    assert all(torch.equal(placed[name], alone[name]) for name in alone)
+    assert all(placed[name].dtype == alone[name].dtype for name in alone)
 
 
 def test_a_slot_begins_with_somebodys_file_as_an_adapter_alone(

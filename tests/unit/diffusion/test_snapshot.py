@@ -30,5 +30,5 @@ def test_a_parameter_that_learns_goes_in_without_its_history() -> None:
     assert not TensorSnapshot({"a": parameter}).tensors()["a"].requires_grad
 
 
-def test_nothing_makes_an_empty_one() -> None:
+def test_snapshot_of_no_tensors_is_empty() -> None:
     assert TensorSnapshot({}).tensors() == {}

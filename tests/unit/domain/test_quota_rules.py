@@ -41,7 +41,7 @@ def test_requests_that_are_granted_one_by_one_stay_within_all_limits(most: int, 
 
 
 @given(st.builds(QuotaRequest, jobs=amounts, pictures=amounts, stored_bytes=amounts), amounts)
-def test_nothing_is_refused_without_limits(asked: QuotaRequest, used: int) -> None:
+def test_request_without_limits_is_accepted(asked: QuotaRequest, used: int) -> None:
     use = QuotaUse(at_ms=0, queued_jobs=used, pictures_today=used, stored_bytes=used)
     assert not list(over_quota(QuotaStanding(use=use), asked))
 

@@ -14,7 +14,7 @@ def test_nodes_are_asked_for_as_many_as_jobs_wait():
     assert plan(fleet(jobs=3)).desired == 3
 
 
-def test_nothing_is_asked_for_when_nothing_waits():
+def test_empty_queue_asks_for_no_node():
     decided = plan(fleet())
     assert (decided.desired, decided.needed) == (0, False)
 
@@ -196,7 +196,7 @@ def test_the_providers_limit_of_replacements_holds():
     assert replaced(plan(fleet(node("a"), demand=BANNED, reallocations_left=0), policy)) == []
 
 
-def test_nothing_is_replaced_where_it_would_come_back_on_the_same_machine():
+def test_node_that_would_come_back_on_the_same_machine_is_not_replaced():
     decided = plan(fleet(node("a"), demand=BANNED, moves=False), replace(POLICY, max_nodes=1))
     assert replaced(decided) == []
     assert any("another machine is needed" in each for each in decided.reasons)

@@ -217,7 +217,7 @@ def test_the_latest_steps_are_judged_and_not_the_whole_attempt() -> None:
     assert trail_of([*steady, *slower]).step_s(POLICY) == 3.0
 
 
-def test_nothing_is_said_before_two_minutes_and_ten_steps() -> None:
+def test_straggler_is_named_after_two_minutes_and_ten_steps_at_the_earliest() -> None:
     assert trail_of([(0.0, 1), (110.0, 111)]).step_s(POLICY) is None
     assert trail_of([(0.0, 1), (500.0, 9)]).step_s(POLICY) is None
     assert trail_of([(0.0, 1), (120.0, 121)]).step_s(POLICY) == 1.0

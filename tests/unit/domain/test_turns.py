@@ -27,7 +27,7 @@ def rank_of(job_id: str, turn: int, model_held: bool) -> tuple[int, int, int, in
 
 
 @dataclass
-class Queue:
+class TurnQueue:
     """Jobs of one kind and priority, kept as the store keeps them; a model is a number."""
 
     waiting: dict[str, tuple[str, int, int]] = field(default_factory=dict)  # id: project, turn, model
@@ -68,7 +68,7 @@ class ServedCounts:
 
     counts: Counter[str] = field(default_factory=Counter)
 
-    def note(self, queue: Queue, project: str | None) -> None:
+    def note(self, queue: TurnQueue, project: str | None) -> None:
         self.counts[project or ""] += 1
         if {whose for whose, _, _ in queue.waiting.values()} < {"a", "b"}:
             self.counts.clear()
@@ -89,7 +89,7 @@ def test_turns_of_two_waiting_projects_differ_by_at_most_two_affinity_windows(
     story: list[tuple[str | int | None, int, int] | tuple],
 ) -> None:
     """By a window at the begin of the time in which both wait, and by one at its end."""
-    queue, tally = Queue(), ServedCounts()
+    queue, counts = TurnQueue(), ServedCounts()
     for step in story:
         if len(step) == 3:
             waits, before = step[0] in {whose for whose, _, _ in queue.waiting.values()}, queue.turns(step[0]).own
@@ -98,25 +98,25 @@ def test_turns_of_two_waiting_projects_differ_by_at_most_two_affinity_windows(
                 assert queue.turns(step[0]).own == before + step[2], "who waits leaves out no turn"
             continue
         for _ in range(step[1]):
-            tally.note(queue, queue.hand_out(step[0]))
-            assert tally.lead <= 2 * AFFINITY_WINDOW
+            counts.note(queue, queue.hand_out(step[0]))
+            assert counts.lead <= 2 * AFFINITY_WINDOW
 
 
 @given(st.lists(SUBMIT | st.tuples(st.none(), st.sampled_from([1, 3, 20])), max_size=60))
 def test_turns_without_held_models_alternate_between_two_waiting_projects(story: list[tuple]) -> None:
-    queue, tally = Queue(), ServedCounts()
+    queue, counts = TurnQueue(), ServedCounts()
     for step in story:
         if len(step) == 3:
             queue.submit(step[0], step[1], step[2])
             continue
         for _ in range(step[1]):
-            tally.note(queue, queue.hand_out())
-            assert tally.lead <= 2
+            counts.note(queue, queue.hand_out())
+            assert counts.lead <= 2
 
 
 @given(st.lists(st.sampled_from(["submit", "hand out"]), max_size=60))
 def test_a_project_alone_sees_first_in_first_out(story: list[str]) -> None:
-    queue = Queue()
+    queue = TurnQueue()
     order: list[str] = []
     for step in story:
         if step == "submit":
@@ -129,7 +129,7 @@ def test_a_project_alone_sees_first_in_first_out(story: list[str]) -> None:
 
 
 def test_late_project_with_few_jobs_gets_turns_near_head_of_queue() -> None:
-    queue = Queue()
+    queue = TurnQueue()
     queue.submit("flood", count=1000)
     for _ in range(300):
         queue.hand_out()
@@ -138,7 +138,7 @@ def test_late_project_with_few_jobs_gets_turns_near_head_of_queue() -> None:
 
 
 def test_sending_one_job_after_the_other_is_no_way_past_those_who_wait() -> None:
-    queue = Queue()
+    queue = TurnQueue()
     queue.submit("flood", count=1000)
     counts: Counter[str | None] = Counter()
     for _ in range(200):
@@ -149,7 +149,7 @@ def test_sending_one_job_after_the_other_is_no_way_past_those_who_wait() -> None
 
 
 def test_waiting_project_gets_consecutive_turns_while_other_held_models_are_preferred() -> None:
-    queue = Queue()
+    queue = TurnQueue()
     for project in ("a", "b", "c"):
         queue.submit(project, 0 if project == "a" else 1, count=1 if project == "a" else 40)
     assert "a" not in [queue.hand_out(held=1) for _ in range(2 * (AFFINITY_WINDOW - 2))]
@@ -158,7 +158,7 @@ def test_waiting_project_gets_consecutive_turns_while_other_held_models_are_pref
 
 
 def test_a_head_that_nobody_may_take_does_not_let_newcomers_past_those_who_wait_for_long() -> None:
-    queue = Queue()
+    queue = TurnQueue()
     queue.submit("large")
     queue.submit("flood", count=2000)
     for _ in range(1000):
@@ -170,7 +170,7 @@ def test_a_head_that_nobody_may_take_does_not_let_newcomers_past_those_who_wait_
 
 def test_long_waiting_job_is_handed_out_first_and_newcomer_gets_no_large_lead() -> None:
     """Its turn is of long ago, and it is among those that began latest."""
-    queue = Queue()
+    queue = TurnQueue()
     queue.submit("large")
     queue.submit("flood", count=2000)
     for _ in range(1000):
@@ -182,7 +182,7 @@ def test_long_waiting_job_is_handed_out_first_and_newcomer_gets_no_large_lead() 
 
 
 def test_after_an_idle_time_what_was_used_before_does_not_count() -> None:
-    queue = Queue()
+    queue = TurnQueue()
     queue.submit("a", count=500)
     while queue.hand_out():
         pass

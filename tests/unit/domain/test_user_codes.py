@@ -24,7 +24,7 @@ def test_codes_use_every_letter_and_no_vowel() -> None:
 
 
 @given(st.text(max_size=40))
-def test_whatever_is_typed_is_a_code_or_none(typed: str) -> None:
+def test_typed_text_is_a_code_or_none(typed: str) -> None:
     read = read_user_code(typed)
     assert read is None or read_user_code(read) == read
 

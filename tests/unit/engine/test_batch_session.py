@@ -14,10 +14,10 @@ from giornata.engine.engine import EXIT_DEVICE_BROKEN
 from giornata.protocol.node.pipe import (
     Done,
     Failed,
+    FreePlaces,
     Log,
     Progress,
     ResumePoint,
-    Seats,
     Shutdown,
     Start,
     Stop,
@@ -28,7 +28,7 @@ from giornata.workloads.interface import AgentRequest, BatchSession, Outcome, Re
 Body = Callable[[BatchSession], None]
 
 
-class Together:
+class FunctionWorkload:
     """A joint workload whose `run_many` is a function. Directories named alike may run together; `x` runs alone."""
 
     def __init__(self, body: Body, places: int = 4) -> None:
@@ -50,7 +50,7 @@ class Together:
 
 
 @contextmanager
-def engine(workload: Together) -> Iterator[PipeDriver]:
+def engine(workload: FunctionWorkload) -> Iterator[PipeDriver]:
     driver = PipeDriver({"x-test": workload})
     try:
         yield driver
@@ -74,13 +74,13 @@ def test_attempts_join_and_leave_and_each_is_addressed_by_its_id(tmp_path: Path)
         hears_one.progress(1, 9, {})
         two, hears_two = wait_for_next(session)
         hears_two.progress(1, 9, {})
-        while hears_two.wish() is not AgentRequest.CHECKPOINT_AND_STOP:
-            assert hears_one.wish() is AgentRequest.GO_ON
+        while hears_two.agent_request() is not AgentRequest.CHECKPOINT_AND_STOP:
+            assert hears_one.agent_request() is AgentRequest.GO_ON
         hears_two.checkpoint(5, tmp_path / "c", 0.0)
         session.ended(two, Stopped())
         session.ended(one, done(9))
 
-    with engine(Together(body)) as driver:
+    with engine(FunctionWorkload(body)) as driver:
         driver.start(tmp_path / "a", attempt="att_1", key="k")
         assert driver.hear(Progress).attempt == "att_1"
         driver.start(tmp_path / "a", attempt="att_2", key="k")
@@ -101,7 +101,7 @@ def test_queued_attempt_does_not_overtake_one_that_does_not_fit_the_batch(tmp_pa
         assert session.next() is None
         session.ended(start, done())
 
-    workload = Together(body)
+    workload = FunctionWorkload(body)
     with engine(workload) as driver:
         for attempt, group in (("att_1", "a"), ("att_2", "b"), ("att_3", "a"), ("att_4", "x")):
             driver.start(tmp_path / group, attempt=attempt, key="k")
@@ -120,7 +120,7 @@ def test_failed_batch_member_does_not_end_other_members(tmp_path: Path) -> None:
         session.ended(one, WorkloadFailed(Reason.BAD_DATA, "a bad picture"))
         session.ended(two, done())
 
-    with engine(Together(body)) as driver:
+    with engine(FunctionWorkload(body)) as driver:
         driver.start(tmp_path / "a", attempt="att_1", key="k")
         driver.start(tmp_path / "a", attempt="att_2", key="k")
         failed = driver.hear(Failed)
@@ -136,7 +136,7 @@ def test_batch_failure_ends_all_current_members_and_names_them(tmp_path: Path) -
         session.ended(over, done())
         raise WorkloadFailed(Reason.NODE_DRIVER, "CUDA error")
 
-    with engine(Together(body)) as driver:
+    with engine(FunctionWorkload(body)) as driver:
         for attempt in ("att_1", "att_2", "att_3"):
             driver.start(tmp_path / "a", attempt=attempt, key="k")
         assert driver.hear(Done).attempt == "att_1"
@@ -150,7 +150,7 @@ def test_an_attempt_without_an_end_is_a_crash_and_not_lost(tmp_path: Path) -> No
     def body(session: BatchSession) -> None:
         wait_for_next(session)
 
-    with engine(Together(body)) as driver:
+    with engine(FunctionWorkload(body)) as driver:
         driver.start(tmp_path / "a", attempt="att_1", key="k")
         assert driver.hear(Failed).reason is Reason.CRASHED
         driver.tell(Shutdown())
@@ -161,7 +161,7 @@ def test_engine_with_one_place_runs_attempt_alone(tmp_path: Path) -> None:
     def body(session: BatchSession) -> None:
         raise AssertionError
 
-    workload = Together(body, places=1)
+    workload = FunctionWorkload(body, places=1)
     with engine(workload) as driver:
         driver.start(tmp_path / "a", attempt="att_1", key="k")
         assert driver.hear(Done).summary == {"alone": True}
@@ -178,30 +178,30 @@ def test_the_agent_is_told_how_many_more_could_come_and_who_is_there(tmp_path: P
         go_on.wait(PATIENCE_S)
         session.ended(two, done())
 
-    with engine(Together(body)) as driver:
+    with engine(FunctionWorkload(body)) as driver:
         driver.start(tmp_path / "a", attempt="att_1", key="k")
-        first = driver.hear(Seats)
+        first = driver.hear(FreePlaces)
         assert (first.key, first.free, first.attempts) == ("k", 2, ("att_1",))
         driver.start(tmp_path / "a", attempt="att_2", key="k")
-        second = driver.hear(Seats)
+        second = driver.hear(FreePlaces)
         assert (second.free, second.attempts) == (1, ("att_1", "att_2"))
-        third = driver.hear(Seats)
+        third = driver.hear(FreePlaces)
         assert (third.free, third.attempts) == (2, ("att_2",))
         go_on.set()
-        last = driver.hear(Seats)
+        last = driver.hear(FreePlaces)
         assert (last.key, last.free, last.attempts) == ("k", 0, ())
 
 
-def test_failed_batch_reports_no_free_seats(tmp_path: Path) -> None:
+def test_failed_batch_reports_no_free_places(tmp_path: Path) -> None:
     def body(session: BatchSession) -> None:
         wait_for_next(session)
         session.offer(3)
         raise WorkloadFailed(Reason.NODE_VRAM, "out of memory")
 
-    with engine(Together(body)) as driver:
+    with engine(FunctionWorkload(body)) as driver:
         driver.start(tmp_path / "a", attempt="att_1", key="k")
-        assert driver.hear(Seats).free == 2
-        assert driver.hear(Seats).free == 0
+        assert driver.hear(FreePlaces).free == 2
+        assert driver.hear(FreePlaces).free == 0
         assert driver.hear(Failed).attempt == "att_1"
 
 
@@ -211,7 +211,7 @@ def test_an_attempt_without_a_key_runs_alone_whatever_the_workload_could_do(tmp_
     def body(session: BatchSession) -> None:
         raise AssertionError
 
-    workload = Together(body)
+    workload = FunctionWorkload(body)
     with engine(workload) as driver:
         driver.start(tmp_path / "a", attempt="att_1")
         assert driver.hear(Done).summary == {"alone": True}
@@ -226,7 +226,7 @@ def test_attempts_of_other_keys_do_not_meet(tmp_path: Path) -> None:
         assert session.next() is None
         session.ended(start, done())
 
-    with engine(Together(body)) as driver:
+    with engine(FunctionWorkload(body)) as driver:
         driver.start(tmp_path / "a", attempt="att_1", key="k")
         driver.start(tmp_path / "a", attempt="att_2", key="another")
         while driver.waiting() < 1:
@@ -243,7 +243,7 @@ def test_stop_of_queued_attempt_takes_effect_at_once(tmp_path: Path) -> None:
         go_on.wait(PATIENCE_S)
         session.ended(start, done())
 
-    workload = Together(body)
+    workload = FunctionWorkload(body)
     with engine(workload) as driver:
         driver.start(tmp_path / "a", attempt="att_1", key="k")
         resume = ResumePoint(step=7, path=tmp_path / "c")
@@ -269,7 +269,7 @@ def test_traceback_of_one_batch_member_is_not_printed_to_shared_stderr(
         session.ended(one, RuntimeError("my private picture"))
         session.ended(two, RuntimeError("nobody else is here"))
 
-    with engine(Together(body)) as driver:
+    with engine(FunctionWorkload(body)) as driver:
         driver.start(tmp_path / "a", attempt="att_1", key="k")
         driver.start(tmp_path / "a", attempt="att_2", key="k")
         traced = driver.hear(Log)

@@ -79,19 +79,19 @@ def test_a_job_runs_to_its_end_and_the_next_one_follows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "wish"),
+    ("checkpoint", "agent_request"),
     [(True, AgentRequest.CHECKPOINT_AND_STOP), (False, AgentRequest.STOP)],
     ids=["with", "without"],
 )
-def test_stop_is_obeyed_between_steps(tmp_path: Path, checkpoint: bool, wish: AgentRequest) -> None:
-    wishes: list[AgentRequest] = []
+def test_stop_is_obeyed_between_steps(tmp_path: Path, checkpoint: bool, agent_request: AgentRequest) -> None:
+    agent_requests: list[AgentRequest] = []
     stepping = threading.Event()
 
     def body(start: Start, reporter: Reporter) -> Outcome:
         stepping.set()
-        while (now := reporter.wish()) is AgentRequest.GO_ON:
+        while (now := reporter.agent_request()) is AgentRequest.GO_ON:
             pass
-        wishes.append(now)
+        agent_requests.append(now)
         if now is AgentRequest.CHECKPOINT_AND_STOP:
             reporter.checkpoint(7, tmp_path / "c", 0.1)
         raise Stopped
@@ -101,7 +101,7 @@ def test_stop_is_obeyed_between_steps(tmp_path: Path, checkpoint: bool, wish: Ag
         assert stepping.wait(PATIENCE_S)
         driver.tell(Stop(attempt="att_1", checkpoint=checkpoint))
         assert driver.hear(StoppedMessage).step == (7 if checkpoint else None)
-    assert wishes == [wish]
+    assert agent_requests == [agent_request]
 
 
 def test_a_job_that_is_stopped_before_it_began_is_never_begun(tmp_path: Path) -> None:
@@ -129,10 +129,10 @@ def test_a_checkpoint_on_request_is_written_once(tmp_path: Path) -> None:
 
     def body(start: Start, reporter: Reporter) -> Outcome:
         asked.set()
-        while reporter.wish() is not AgentRequest.CHECKPOINT:
+        while reporter.agent_request() is not AgentRequest.CHECKPOINT:
             pass
         reporter.checkpoint(3, tmp_path / "c", 0.0)
-        assert reporter.wish() is AgentRequest.GO_ON
+        assert reporter.agent_request() is AgentRequest.GO_ON
         go.wait(PATIENCE_S)
         return done(4)
 

@@ -4,7 +4,7 @@ import io
 
 import pytest
 from examples.demo.display import Display, bar, clock
-from examples.demo.snapshot import Snapshot
+from examples.demo.snapshot import DemoSnapshot
 from rich.console import Console
 from tests.unit.examples.demo_rig import attempt, ended, job, node
 
@@ -14,7 +14,7 @@ from giornata.protocol.project.admin import NodeState
 WIDTH = 100
 
 
-class Time:
+class DisplayTime:
     def __init__(self):
         self.now_s = 1000.0
 
@@ -27,7 +27,7 @@ def console(width=WIDTH):
 
 
 def drawn(snapshot, width=WIDTH):
-    time_s, quiet, shown = Time(), Console(file=io.StringIO()), console(width)
+    time_s, quiet, shown = DisplayTime(), Console(file=io.StringIO()), console(width)
     display = Display(quiet, live=True, monotonic_s=time_s)
     display.stage("training")
     display.show(snapshot)
@@ -41,7 +41,7 @@ def snapshot():
     hit = job("magenta-crescent", ended(), attempt(2, "local-1"), step=170, committed_step=150, interruptions=1)
     waiting = job("green-cactus", state=JobState.QUEUED)
     nodes = (node("local-1", job_ids=(hit.id,), pid=1234567, engine_pid=1234568),)
-    return Snapshot(jobs=(hit, waiting), nodes=nodes, killed=(node("local-0"),))
+    return DemoSnapshot(jobs=(hit, waiting), nodes=nodes, killed=(node("local-0"),))
 
 
 def test_a_row_for_each_job_and_each_node(snapshot):
@@ -68,7 +68,7 @@ def test_demo_table_fits_terminal_of_100_columns(snapshot):
         total_steps=100_000,
         interruptions=3,
     )
-    lines = drawn(Snapshot(jobs=(*snapshot.jobs, worst), nodes=snapshot.nodes, killed=snapshot.killed), width=200)
+    lines = drawn(DemoSnapshot(jobs=(*snapshot.jobs, worst), nodes=snapshot.nodes, killed=snapshot.killed), width=200)
     assert max(map(len, (line.rstrip() for line in lines))) <= WIDTH
 
 
@@ -86,7 +86,7 @@ def test_the_bar_tells_what_is_safe_from_what_is_not():
 
 
 def test_display_on_a_terminal_redraws_the_tables_and_erases_them_at_the_end(snapshot):
-    time_s, shown = Time(), console()
+    time_s, shown = DisplayTime(), console()
     with Display(shown, live=True, monotonic_s=time_s) as display:
         display.note("⚡ a note")
         display.stage("waiting")
@@ -96,7 +96,7 @@ def test_display_on_a_terminal_redraws_the_tables_and_erases_them_at_the_end(sna
 
 
 def test_display_in_a_pipe_prints_a_line_for_each_change_and_the_steps_now_and_then(snapshot):
-    time_s, shown = Time(), Console(file=io.StringIO(), width=40)
+    time_s, shown = DisplayTime(), Console(file=io.StringIO(), width=40)
     with Display(shown, live=False, monotonic_s=time_s) as display:
         display.show(snapshot)
         time_s.now_s += 12
@@ -113,7 +113,7 @@ def test_display_in_a_pipe_prints_a_line_for_each_change_and_the_steps_now_and_t
 
 
 def test_idle_nodes_show_no_job():
-    lines = drawn(Snapshot(nodes=(node(state=NodeState.IDLE, engine_pid=None),)))
+    lines = drawn(DemoSnapshot(nodes=(node(state=NodeState.IDLE, engine_pid=None),)))
     assert any(line.split() == ["local-0", "idle", "agent", "100"] for line in lines)
 
 

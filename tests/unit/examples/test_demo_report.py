@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from examples.demo.report import JOB_HEADERS, SCORE_HEADERS, Outcome, checks, job_rows, score_rows, summary
+from examples.demo.report import JOB_HEADERS, SCORE_HEADERS, DemoOutcome, checks, job_rows, score_rows, summary
 from examples.demo.snapshot import Interruption
 from tests.unit.examples.demo_rig import attempt, ended, job
 
@@ -27,7 +27,7 @@ def outcome(tmp_path):
     spent = {"state": DONE, "step": 400, "useful_s": 12.5, "cost_micro_usd": 850, "cost_per_useful_step_usd": 2.13e-6}
     jobs = [job(name, ended(), attempt(2), interruptions=1, lost_s=1.5, **spent) for name in ("heart", "fish")]
     again = job("heart-again", attempt(), **spent)
-    return Outcome(
+    return DemoOutcome(
         jobs=jobs,
         reference=again,
         repeated="heart",

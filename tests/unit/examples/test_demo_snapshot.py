@@ -1,7 +1,7 @@
 """Which node the demo kills, what counts as an interruption, and what is said to have happened."""
 
 import pytest
-from examples.demo.snapshot import Snapshot, changes, find_target, interruptions, present_nodes
+from examples.demo.snapshot import DemoSnapshot, changes, find_target, interruptions, present_nodes
 from tests.unit.examples.demo_rig import attempt, ended, event, job, node
 
 from giornata.domain.jobs.job import JobState
@@ -14,7 +14,7 @@ def halfway(name="heart", where="local-0", **fields):
 
 
 def test_a_node_in_the_middle_of_a_job_is_the_target():
-    target = find_target(Snapshot(jobs=(halfway(),), nodes=(node(),)), ())
+    target = find_target(DemoSnapshot(jobs=(halfway(),), nodes=(node(),)), ())
     assert target is not None
     assert (target.node.name, target.job.name, target.attempt.committed_step) == ("local-0", "heart", 150)
 
@@ -43,25 +43,25 @@ def test_a_node_in_the_middle_of_a_job_is_the_target():
     ],
 )
 def test_a_job_that_is_not_in_the_middle_is_spared(spared):
-    assert find_target(Snapshot(jobs=(spared,), nodes=(node(),)), ()) is None
+    assert find_target(DemoSnapshot(jobs=(spared,), nodes=(node(),)), ()) is None
 
 
 def test_from_the_middle_on_nothing_more_is_waited_for():
     late = job("heart", attempt(committed_step=200, last_step=190), step=190, committed_step=200)
-    assert find_target(Snapshot(jobs=(late,), nodes=(node(),)), ()) is not None
+    assert find_target(DemoSnapshot(jobs=(late,), nodes=(node(),)), ()) is not None
 
 
 @pytest.mark.parametrize("unknown", [node(pid=None), node(engine_pid=None), node("local-1")])
 def test_a_node_that_cannot_be_killed_whole_is_spared(unknown):
-    assert find_target(Snapshot(jobs=(halfway(),), nodes=(unknown,)), ()) is None
+    assert find_target(DemoSnapshot(jobs=(halfway(),), nodes=(unknown,)), ()) is None
 
 
 def test_the_second_target_has_another_job_and_waits_for_the_first_job_to_go_on():
     nodes = (node("local-0"), node("local-1"))
     first, second, third = halfway("heart"), halfway("fish", "local-1"), job("cactus", state=JobState.QUEUED)
-    assert find_target(Snapshot(jobs=(first, second, third), nodes=nodes), {first.id}) is None
+    assert find_target(DemoSnapshot(jobs=(first, second, third), nodes=nodes), {first.id}) is None
     resumed = job("heart", ended(), attempt(2, start_step=150, committed_step=180, last_step=190), step=190)
-    target = find_target(Snapshot(jobs=(resumed, second, third), nodes=nodes), {resumed.id})
+    target = find_target(DemoSnapshot(jobs=(resumed, second, third), nodes=nodes), {resumed.id})
     assert target is not None
     assert target.job.name == "fish"
 
@@ -69,7 +69,7 @@ def test_the_second_target_has_another_job_and_waits_for_the_first_job_to_go_on(
 def test_the_second_target_does_not_wait_when_it_is_the_last_chance():
     nodes = (node("local-0"), node("local-1"))
     first, second = halfway("heart"), halfway("fish", "local-1")
-    target = find_target(Snapshot(jobs=(first, second), nodes=nodes), {first.id})
+    target = find_target(DemoSnapshot(jobs=(first, second), nodes=nodes), {first.id})
     assert target is not None
     assert target.job.name == "fish"
 
@@ -111,7 +111,7 @@ def test_demo_changes_report_each_event_once():
     failed = job("heart", attempt(), state=JobState.FAILED, error="out of luck")
 
     def told(before, after):
-        return list(changes(Snapshot(jobs=(before,) if before else ()), Snapshot(jobs=(after,))))
+        return list(changes(DemoSnapshot(jobs=(before,) if before else ()), DemoSnapshot(jobs=(after,))))
 
     assert told(None, job("heart", state=JobState.QUEUED)) == []
     assert told(None, job("heart", attempt())) == ["heart: taken by local-0"]

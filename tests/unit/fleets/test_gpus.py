@@ -26,7 +26,7 @@ def test_gpus_of_machine_come_from_cuda_visible_devices_when_set():
 
 
 @pytest.mark.parametrize("hidden", ["", "-1"])
-def test_none_where_they_are_hidden(hidden):
+def test_hidden_gpus_are_not_listed(hidden):
     assert gpus_of_machine(None, {"CUDA_VISIBLE_DEVICES": hidden}, run=listing("0")) == ()
 
 
@@ -34,7 +34,7 @@ def test_none_where_they_are_hidden(hidden):
     "error",
     [FileNotFoundError("nvidia-smi"), subprocess.CalledProcessError(9, "nvidia-smi"), PermissionError()],
 )
-def test_none_where_there_is_no_driver(error):
+def test_machine_without_a_driver_lists_no_gpu(error):
     def run(_command):
         raise error
 

@@ -9,9 +9,9 @@ import httpx
 import pytest
 from tests.fixtures.published_mock import PublishedMock
 from tests.fixtures.published_spec import (
-    Checked,
     NoSpec,
     PublishedSpec,
+    SpecViolation,
     accepts,
     published_spec,
     read_spec,
@@ -63,7 +63,7 @@ def test_norway_is_no_falsehood(tmp_path):
 
 def test_norway_is_a_country_of_the_published_document(spec):
     spec.schema("CountryCode", "no")
-    with pytest.raises(Checked):
+    with pytest.raises(SpecViolation):
         spec.schema("CountryCode", "nowhere")
 
 
@@ -81,7 +81,7 @@ def test_a_wrong_request_is_noticed(spec, body):
     good = json.loads((DEPLOY / "group.json").read_text())
     spec.request(httpx.Request("POST", f"http://x{GROUPS}", json=good, headers=KEYED))
     wrong = good | body if body else {}
-    with pytest.raises(Checked):
+    with pytest.raises(SpecViolation):
         spec.request(httpx.Request("POST", f"http://x{GROUPS}", json=wrong, headers=KEYED))
 
 
@@ -102,7 +102,7 @@ def test_a_wrong_request_is_noticed(spec, body):
 def test_a_request_that_is_not_published_is_noticed(spec, method, path, headers, more, status):
     base = GROUPS if path != "/nothing" else PREFIX
     request = httpx.Request(method, f"http://x{base}{path}", headers=headers, **more)
-    with pytest.raises(Checked) as caught:
+    with pytest.raises(SpecViolation) as caught:
         spec.request(request)
     assert caught.value.status == status
     assert PublishedMock(spec, Random(0)).answer(request).status_code == status
@@ -142,7 +142,7 @@ def test_a_wrong_answer_is_noticed(spec):
         httpx.Response(200, html="<p>"),
         httpx.Response(204),
     ):
-        with pytest.raises(Checked):
+        with pytest.raises(SpecViolation):
             spec.response(request, wrong)
 
 

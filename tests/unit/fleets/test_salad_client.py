@@ -29,7 +29,7 @@ def one(rented: Any) -> Any:
     return fleet
 
 
-def test_nothing_is_waited_for_when_nothing_is_wrong(rented):
+def test_client_does_not_wait_when_calls_succeed(rented):
     fleet = one(rented)
     asked = len(rented.cloud.asked)
     fleet.list()

@@ -135,7 +135,7 @@ def test_a_provider_that_does_not_remove_a_group_keeps_nobody_from_scaling(rente
     assert sizes(rented) == {"loras": 1, "loras-group-2": 0}
 
 
-def test_nothing_is_stopped_half_when_all_go(rented):
+def test_groups_that_all_go_are_stopped_whole(rented):
     fleet = rented.fleet()
     grown(rented, fleet, 5)
     fleet.desired(0)

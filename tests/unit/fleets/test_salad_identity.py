@@ -24,7 +24,7 @@ SOME: dict[str, Any] = {"organization": "acme", "project": "loras", "image": "i"
 
 
 @dataclass(frozen=True)
-class Fleet:
+class IdentityFleet:
     """What a server has of a fleet here."""
 
     identities: WorkloadIdentities | None
@@ -227,19 +227,19 @@ def test_a_server_takes_the_tokens_of_all_its_fleets_that_have_any():
         now_ms=world.clock.now_ms,
         transport=httpx.MockTransport(world.keys.answer),
     )
-    both = identities_of([Fleet(other), object(), Fleet(None), Fleet(world.identities)])
+    both = identities_of([IdentityFleet(other), object(), IdentityFleet(None), IdentityFleet(world.identities)])
     assert both.recognize(world.workload.token()).fleet == "night"
     assert both.recognize(world.workload.token(salad_workload_name="daylight")).fleet == "day"
     with pytest.raises(Unauthenticated):
         both.recognize(world.workload.token(salad_workload_name="neither"))
     with pytest.raises(Unauthenticated, match="no fleet"):
-        identities_of([object(), Fleet(None)]).recognize(world.workload.token())
+        identities_of([object(), IdentityFleet(None)]).recognize(world.workload.token())
 
 
 def test_a_provider_that_is_away_may_know_the_token():
     away, known = IdentitySetup(), IdentitySetup()
     away.keys.away = True
-    both = identities_of([Fleet(away.identities), Fleet(known.identities)])
+    both = identities_of([IdentityFleet(away.identities), IdentityFleet(known.identities)])
     assert both.recognize(known.workload.token()).fleet == "night"
     known.keys.rotate("key-9")
     with pytest.raises(Unavailable):

@@ -139,7 +139,7 @@ def test_mail_goes_over_tls_from_the_first_byte(certificate: Path) -> None:
     assert len(mailbox.mails) == 1
 
 
-def test_nothing_is_sent_without_tls_to_a_stranger_or_with_a_wrong_password(certificate: Path) -> None:
+def test_mail_is_not_sent_without_tls_to_a_stranger_or_with_a_wrong_password(certificate: Path) -> None:
     mailbox = Mailbox()
     with mail_server(mailbox, None) as port:
         plain = sent(sender(port, certificate))

@@ -42,7 +42,7 @@ def checkpoint(run: Storage, step: int, phase: int = 0) -> CommittedCheckpoint:
     return made
 
 
-class Played:
+class FinishedTask:
     """The task of one checkpoint. Without numbers it is at work."""
 
     def __init__(self, run: Storage, checkpoint: CommittedCheckpoint, all_trained: bool) -> None:
@@ -65,13 +65,18 @@ class EvaluatedRun:
     """Evaluations of a run in a folder, with tasks that are played."""
 
     def __init__(self, folder: Path, **evaluate: Any) -> None:
-        self.run, self.tasks, self.told, self.now_s = Storage.at(folder), list[Played](), list[dict[str, Any]](), 0.0
+        self.run, self.tasks, self.told, self.now_s = (
+            Storage.at(folder),
+            list[FinishedTask](),
+            list[dict[str, Any]](),
+            0.0,
+        )
         self.evaluations = Evaluations(
             config_of(folder, **evaluate), self.run, self._begin, self.told.append, clock_s=lambda: self.now_s
         )
 
-    def _begin(self, checkpoint: CommittedCheckpoint, all_trained: bool) -> Played:
-        self.tasks.append(Played(self.run, checkpoint, all_trained))
+    def _begin(self, checkpoint: CommittedCheckpoint, all_trained: bool) -> FinishedTask:
+        self.tasks.append(FinishedTask(self.run, checkpoint, all_trained))
         return self.tasks[-1]
 
     def saved(self, *steps: int, phase: int = 0) -> None:

@@ -5,7 +5,7 @@ from benchmarks.rig.curves import at, compared
 from benchmarks.rig.pretraining_feed import Laps
 from benchmarks.rig.pretraining_plan import gpu_of, planned
 from benchmarks.rig.pretraining_table import mfu, modes_summary, modes_table, plan_table, steps_summary, steps_table
-from benchmarks.rig.training_runs import Run
+from benchmarks.rig.training_runs import MeasuredTraining
 from benchmarks.rig.training_table import facts_of, ratios, table
 
 
@@ -129,8 +129,8 @@ def test_the_first_and_the_last_steps_do_not_count() -> None:
 
 
 def test_ways_to_train_stand_in_one_table_with_their_cost_at_the_assumed_price() -> None:
-    script = Run(wall_s=36.0, images=100, step_s=0.4, images_at_once=2, peak_bytes=None)
-    joint = Run(wall_s=9.0, images=100, step_s=0.1, images_at_once=4, peak_bytes=2**30)
+    script = MeasuredTraining(wall_s=36.0, images=100, step_s=0.4, images_at_once=2, peak_bytes=None)
+    joint = MeasuredTraining(wall_s=9.0, images=100, step_s=0.1, images_at_once=4, peak_bytes=2**30)
     runs, terms = {"script": [script], "joint-2": [joint]}, {"flops": 10, "device_flops_per_s": 1000.0}
     facts = {way: facts_of(each, batch=2, price_usd_per_hour=0.5, **terms) for way, each in runs.items()}
     head, _, *lines = table(facts, ratios(runs, "script"), over="script", price_usd_per_hour=0.5).splitlines()

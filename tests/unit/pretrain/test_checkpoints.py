@@ -134,7 +134,7 @@ def test_a_gpus_tensors_are_staged_in_pinned_memory_without_waiting_for_each() -
     assert (here.use_pinned_memory, here.use_non_blocking_copy) == (False, False)
 
 
-class Line:
+class TrainerChannel:
     """A channel between two trainers, as the one of this rank sees it. The other one trained `others`."""
 
     world = 2
@@ -154,10 +154,10 @@ def test_first_trainer_records_the_uses_of_all_and_all_hear_of_a_row_trained_twi
     ledger = UseLedger(rows_of(tiny_config(tmp_path))[0])
     portion = next(iter(ledger.remaining()))
     one, two, *_ = ((portion.number, row) for row in portion.rows)
-    record_uses(ledger, Uses(trained=[one]), Line(0, Uses(quarantined=[two])))  # type: ignore[arg-type]
+    record_uses(ledger, Uses(trained=[one]), TrainerChannel(0, Uses(quarantined=[two])))  # type: ignore[arg-type]
     assert (ledger.done, ledger.quarantined) == (2, 1)
     with pytest.raises(TrainedTwice) as told:
-        record_uses(ledger, Uses(), Line(0, Uses(trained=[one])))  # type: ignore[arg-type]
+        record_uses(ledger, Uses(), TrainerChannel(0, Uses(trained=[one])))  # type: ignore[arg-type]
     with pytest.raises(TrainedTwice):
-        record_uses(None, Uses(), Line(1, Uses(), told.value))  # type: ignore[arg-type]
-    record_uses(None, Uses(trained=[one]), Line(1, Uses()))  # type: ignore[arg-type]
+        record_uses(None, Uses(), TrainerChannel(1, Uses(), told.value))  # type: ignore[arg-type]
+    record_uses(None, Uses(trained=[one]), TrainerChannel(1, Uses()))  # type: ignore[arg-type]

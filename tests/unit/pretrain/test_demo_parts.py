@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from examples.pretrain_demo.__main__ import MARK, prepare, verdict, write_config
-from examples.pretrain_demo.kills import Alive, Kill, alive_trainers, kill_steps, victim
+from examples.pretrain_demo.kills import Kill, LivingTrainer, alive_trainers, kill_steps, victim
 from examples.pretrain_demo.loss_chart import running_mean
 
 from giornata.diffusion.shapes.pictures import grid
@@ -91,8 +91,8 @@ def test_kills_come_within_their_phases_and_after_a_checkpoint(tmp_path: Path) -
 
 
 def test_demo_kills_one_trainer_in_each_phase() -> None:
-    early, late = Alive(pid=1, phase=0, step=4), Alive(pid=1, phase=0, step=5)
-    second = Alive(pid=3, phase=1, step=15)
+    early, late = LivingTrainer(pid=1, phase=0, step=4), LivingTrainer(pid=1, phase=0, step=5)
+    second = LivingTrainer(pid=3, phase=1, step=15)
     steps = [5, 15]
     assert victim([early], steps, []) is None
     assert victim([early, late], steps, []) == late

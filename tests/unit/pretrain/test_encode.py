@@ -104,7 +104,7 @@ def test_the_empty_caption_lies_beside(tmp_path: Path, encoder: Encoder) -> None
     assert np.array_equal(kept.pooled_BP, wanted.pooled_BP)
 
 
-class Counting:
+class CountingEncoder:
     """An encoder that counts what it is given."""
 
     def __init__(self, encoder: Encoder) -> None:
@@ -122,7 +122,7 @@ class Counting:
 
 def test_a_caption_is_encoded_once_for_all_resolutions(tmp_path: Path, encoder: Encoder) -> None:
     write_shards(tmp_path / "shards", shards=2, rows=ROWS)
-    counting = Counting(encoder)
+    counting = CountingEncoder(encoder)
     encode(config_at(tmp_path), counting)
     assert len(counting.captions) == 2 * ROWS
     assert sorted(counting.pictures) == [(32, 32, 3)] * 2 * ROWS + [(64, 64, 3)] * 2 * ROWS
@@ -137,7 +137,7 @@ def test_hybrid_stores_no_text_which_can_be_added(tmp_path: Path, encoder: Encod
     encoded_manifest(hybrid, 32, source)
     with pytest.raises(InvalidInput, match=r"text: holds no manifest\.json.*giornata pretrain encode"):
         encoded_manifest(config_at(tmp_path), 32, source)
-    counting = Counting(encoder)
+    counting = CountingEncoder(encoder)
     encode(config_at(tmp_path), counting)
     assert (counting.pictures, len(counting.captions)) == ([], 4)
     encoded_manifest(config_at(tmp_path), 32, source)
@@ -165,7 +165,7 @@ def test_text_that_is_there_is_no_fault_for_hybrid(tmp_path: Path, encoder: Enco
     encoded_manifest(config_at(tmp_path, mode=Mode.HYBRID), 64, source)
 
 
-class Lost(Exception):
+class MachineGone(Exception):
     """The machine is gone."""
 
 
@@ -179,9 +179,9 @@ def test_interrupted_encode_keeps_whole_shards_and_ends_with_same_bytes(tmp_path
         for place, each in enumerate(here(broken, source, encoder)(works)):
             yield each
             if place == 1:
-                raise Lost
+                raise MachineGone
 
-    with pytest.raises(Lost):
+    with pytest.raises(MachineGone):
         encode(broken, encoder, until_lost)
     folder = tmp_path / "b" / "latents" / "32"
     assert not (folder / "manifest.json").exists()
@@ -249,7 +249,7 @@ def test_too_many_unreadable_rows_stop_the_job(tmp_path: Path, encoder: Encoder,
         assert encode(config, encoder)["latents"]["64"]["unreadable"] == 2
 
 
-class Looked(dict[str, int]):
+class CountedReasons(dict[str, int]):
     """Reasons of a shard that count how often they are looked at."""
 
     times = 0
@@ -270,12 +270,12 @@ def test_driver_work_per_encoded_shard_does_not_grow_with_shard_count(tmp_path: 
     def encoding(works: list[EncodingTask]) -> Iterable[tuple[EncodingTask, dict[str, EncodedPart]]]:
         for work in works:
             shard = Shard(name="x", rows=1, bytes=1, sha256="")
-            yield work, dict.fromkeys(work.parts, EncodedPart(shard=shard, unreadable=Looked(truncated=0)))
+            yield work, dict.fromkeys(work.parts, EncodedPart(shard=shard, unreadable=CountedReasons(truncated=0)))
 
-    Looked.times = 0
+    CountedReasons.times = 0
     report = encode(config, encoder, encoding)
     assert report["encoded"] == 40
-    assert 100 <= Looked.times <= 4 * 120
+    assert 100 <= CountedReasons.times <= 4 * 120
 
 
 def test_no_source_is_said(tmp_path: Path, encoder: Encoder) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from examples.pretrain_demo.example_data import Row, encoded
+from examples.pretrain_demo.example_data import ExampleRow, encoded
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from tests.fixtures.pretrain_oddities import ODDITIES
@@ -39,7 +39,7 @@ def reason(options: Ingest, *, size: tuple[int, int] = (100, 100), caption: str 
 
 @pytest.mark.parametrize("name", sorted(set(ODDITIES) - {"equal bytes"}))
 def test_every_oddity_becomes_what_it_must(name: str) -> None:
-    first = Row(image=b"", suffix="jpg", caption="")
+    first = ExampleRow(image=b"", suffix="jpg", caption="")
     row = ODDITIES[name](PICTURE.copy(), "a dog", first)
     found = examine(raw(row.image, "".join(captions_of([row.caption], Ingest()))), OPTIONS)
     assert (found.reason if found else None) == row.refusal
@@ -94,7 +94,7 @@ def test_a_caption_keeps_its_invisible_characters() -> None:
 
 
 def test_a_turned_picture_has_the_size_that_a_viewer_shows() -> None:
-    row = ODDITIES["turned by EXIF"](PICTURE, "", Row(image=b"", suffix="jpg", caption=""))
+    row = ODDITIES["turned by EXIF"](PICTURE, "", ExampleRow(image=b"", suffix="jpg", caption=""))
     found = examine(raw(row.image), Ingest(min_side_px=65))
     assert found == (Refusal.TOO_SMALL, "64 × 96")
 

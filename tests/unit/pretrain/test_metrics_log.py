@@ -12,7 +12,7 @@ from giornata.pretrain.run_state.metrics_log import METRICS, MetricsLog, drop_af
 PATIENCE_S = 60.0
 
 
-class Watched(Storage):
+class WrittenStorage(Storage):
     """Tells when a file was written."""
 
     written = threading.Event()
@@ -27,7 +27,7 @@ def steps_in(run: Storage) -> list[int]:
 
 
 def test_rows_are_written_before_any_checkpoint_is(tmp_path: Path) -> None:
-    run = Watched(str(tmp_path))
+    run = WrittenStorage(str(tmp_path))
     log = MetricsLog(run, every_s=0.01)
     log.add({"step": 1, "loss": 0.5})
     assert run.written.wait(PATIENCE_S)
@@ -67,7 +67,7 @@ def test_rows_that_could_not_be_written_are_written_later(tmp_path: Path) -> Non
     assert len(run.names(METRICS)) == 3
 
 
-def test_nothing_is_written_once_another_command_owns_the_storage(tmp_path: Path) -> None:
+def test_metrics_are_not_written_once_another_command_owns_the_storage(tmp_path: Path) -> None:
     run, asked = Storage.at(tmp_path), threading.Event()
 
     def lost() -> None:

@@ -104,7 +104,7 @@ def test_pretrain_plan_reports_all_faults_of_assumptions_file(tmp_path):
     assert {fault["where"] for fault in told["error"]["faults"]} == {"headroom", "trainers.0"}
 
 
-def test_nothing_to_price_is_a_failure(tmp_path):
+def test_plan_without_a_price_fails(tmp_path):
     file = tmp_path / "plan.toml"
     file.write_text('prices = "seed"\ntrainers = ["4xp5"]\n')
     ran = run("sd2_base", "--assume", str(file))

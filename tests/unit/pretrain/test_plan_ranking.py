@@ -232,7 +232,7 @@ def test_the_ranking_flips_at_the_number_of_rows_that_is_told(changes):
     assert (below.name, above.name) == (found.below.name, found.above.name)
 
 
-def test_nothing_flips_where_one_kind_of_mode_is_asked_for():
+def test_ranking_of_one_kind_of_mode_has_no_turning_point():
     assert rows_that_decide(ranked(modes=["online", "colocated"])) is None
     assert rows_that_decide(ranked(modes=["offline"])) is None
     assert rows_that_decide(ranked(prices="seed", trainers=["4xp5en"])) is None

@@ -7,7 +7,7 @@ from giornata.cli.pretraining import pretrain_encode, pretrain_ingest
 from giornata.pretrain.reporting.progress_lines import PacedLines, TerminalProgress
 
 
-class Clock:
+class ReadClock:
     """Goes on by two seconds whenever it is read."""
 
     def __init__(self, step_s: float) -> None:
@@ -25,7 +25,7 @@ def progress(step: int) -> dict[str, Any]:
 
 def test_run_off_a_terminal_prints_a_line_every_ten_seconds() -> None:
     stream = io.StringIO()
-    words = TerminalProgress(stream, Clock(2.0))
+    words = TerminalProgress(stream, ReadClock(2.0))
     for step in range(1, 17):
         words(progress(step))
     figures = "loss 0.500 · 64 images/s · data wait 0% · $1.25"
@@ -38,7 +38,7 @@ def test_run_off_a_terminal_prints_a_line_every_ten_seconds() -> None:
 
 
 def test_encode_prints_shards_cost_rate_and_time_left_every_ten_seconds() -> None:
-    paced, lines = PacedLines(Clock(5.0)), []
+    paced, lines = PacedLines(ReadClock(5.0)), []
     for done in range(1, 6):
         told = {"done": done, "of": 10, "rows": 100 * done, "of_rows": 1000, "spent_usd": 0.5}
         lines.append(pretrain_encode._line(told, paced))
@@ -52,7 +52,7 @@ def test_encode_prints_shards_cost_rate_and_time_left_every_ten_seconds() -> Non
 
 
 def test_ingest_prints_the_rate_and_the_time_left_where_the_total_is_known() -> None:
-    examined, wrote = PacedLines(Clock(10.0)), PacedLines(Clock(10.0))
+    examined, wrote = PacedLines(ReadClock(10.0)), PacedLines(ReadClock(10.0))
     for done in (0, 500):
         line = pretrain_ingest._line({"what": "examined", "done": done, "total": None}, examined)
     assert line == "examined 500 rows · 50.0 examples/s"

@@ -118,7 +118,7 @@ class PlayedBoard:
         return self.looks > self._left_after
 
 
-class Calls:
+class FakeActor:
     """As Ray hands out an actor: `actor.method.remote()`."""
 
     def __init__(self, actor: object) -> None:
@@ -135,7 +135,7 @@ def test_ray_train_changes_the_number_of_trainers_after_they_have_saved(looks: i
     def sleep(seconds: float) -> None:
         now_s[0] += seconds
 
-    callback = SaveBeforeResize(Calls(actor), got=lambda found: found, clock_s=lambda: now_s[0], sleep=sleep)
+    callback = SaveBeforeResize(FakeActor(actor), got=lambda found: found, clock_s=lambda: now_s[0], sleep=sleep)
     callback.after_controller_state_update(RunningState(), SchedulingState(NoopDecision()))
     assert actor.asked == 0, "trainers that start have nothing to save"
     callback.after_controller_state_update(RunningState(), ResizingState(NoopDecision()))

@@ -41,7 +41,7 @@ def test_the_digest_follows_names_and_sizes_and_not_the_folder(tmp_path: Path) -
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_nothing_several_kinds_and_missing_columns_are_refused(tmp_path: Path) -> None:
+def test_sources_of_no_kind_of_several_kinds_or_without_a_column_are_refused(tmp_path: Path) -> None:
     for folder in ("empty", "text"):
         (tmp_path / folder).mkdir()
     (tmp_path / "text" / "readme.txt").write_text("x")

@@ -20,7 +20,7 @@ OBJECTIVE = Objective(scheduler=SCHEDULER, prediction_type="epsilon")
 ROWS = [(0, 0, shard, row) for shard in range(3) for row in range(4)]
 
 
-class Line(nn.Module):
+class LinearModel(nn.Module):
     """Called as a UNet is; two numbers for each channel."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ def gradient(model: nn.Module) -> torch.Tensor:
 
 def by_definition() -> tuple[float, torch.Tensor, torch.Tensor]:
     """Mean loss over the rows, its gradient, and each row's loss: the squared error of the noise."""
-    model, losses = Line(), []
+    model, losses = LinearModel(), []
     for example in examples(ROWS, 1):
         noisy = example.noisy
         kept = SCHEDULER.alphas_cumprod[noisy.timesteps_B].view(-1, 1, 1, 1)
@@ -81,7 +81,7 @@ def by_definition() -> tuple[float, torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("most", [12, 5, 1])
 def test_parts_of_a_step_give_the_gradient_of_the_whole(most: int) -> None:
     loss, expected, _ = by_definition()
-    model = Line()
+    model = LinearModel()
     found = passes(model, Channel()).train(examples(ROWS, most), rows=12)
     assert (found.mean, found.rows) == (pytest.approx(loss, rel=1e-5), 12)
     torch.testing.assert_close(gradient(model), expected, rtol=1e-4, atol=1e-5)
@@ -91,7 +91,7 @@ def test_two_trainers_with_uneven_shares_have_it_on_average() -> None:
     _, expected, _ = by_definition()
     found = []
     for mine in (ROWS[:7], ROWS[7:]):
-        model = Line()
+        model = LinearModel()
         passes(model, OfTwo()).train(examples(mine, 4), rows=12)
         found.append(gradient(model))
     torch.testing.assert_close(torch.stack(found).mean(dim=0), expected, rtol=1e-4, atol=1e-5)
@@ -99,7 +99,7 @@ def test_two_trainers_with_uneven_shares_have_it_on_average() -> None:
 
 def test_blank_rows_change_neither_loss_nor_gradient() -> None:
     loss, expected, _ = by_definition()
-    model = Line()
+    model = LinearModel()
     nothing = blank((64, 32), rows=3, side=2)
     found = passes(model, Channel()).train([nothing, *examples(ROWS, 8)], rows=12)
     assert (found.mean, found.rows) == (pytest.approx(loss, rel=1e-5), 12)
@@ -109,7 +109,7 @@ def test_blank_rows_change_neither_loss_nor_gradient() -> None:
 def test_losses_are_told_by_level_of_noise() -> None:
     _, _, losses = by_definition()
     levels = torch.cat([each.noisy.timesteps_B for each in examples(ROWS, 12)]) * BINS // 1000
-    found = passes(Line(), Channel()).judge(examples(ROWS, 5))
+    found = passes(LinearModel(), Channel()).judge(examples(ROWS, 5))
     expected = [
         float(losses[levels == level].mean()) if bool((levels == level).any()) else None for level in range(BINS)
     ]

@@ -113,7 +113,7 @@ def test_no_rows_are_a_table_too() -> None:
     assert cut_rows(cutting(), [], epoch_in_draws=True).equals(pa.Table.from_pylist([], schema=columns.CUT))
 
 
-class Looked(dict[str, object]):
+class CountedSourceRow(dict[str, object]):
     """A source row that counts how often its picture is taken."""
 
     times = 0
@@ -127,9 +127,9 @@ def test_a_picture_is_decoded_once_for_all_resolutions() -> None:
     whole = {columns.KEY: "k", columns.CAPTION: "a ramp", columns.IMAGE: ramp(96, 80)}
     broken = {**whole, columns.KEY: "b", columns.IMAGE: b"broken"}
     cuttings = [cutting(side, center_crop=False, random_flip=True) for side in (32, 64)]
-    Looked.times = 0
-    found = cut_for_each(cuttings, [Looked(whole), Looked(broken)], epoch_in_draws=False)
-    assert Looked.times == 2
+    CountedSourceRow.times = 0
+    found = cut_for_each(cuttings, [CountedSourceRow(whole), CountedSourceRow(broken)], epoch_in_draws=False)
+    assert CountedSourceRow.times == 2
     alone = [cut_rows(each, [whole, broken], epoch_in_draws=False) for each in cuttings]
     assert all(one.equals(other) for one, other in zip(found, alone, strict=True))
     assert [table.column(columns.TARGET_HEIGHT).to_pylist() for table in found] == [[32, 0], [64, 0]]

@@ -43,7 +43,7 @@ class Watcher:
 
 
 @dataclass
-class Gate:
+class GatedBlobs:
     """Blobs whose writes raise `error`, or wait until `opened`."""
 
     blobs: Any
@@ -60,7 +60,7 @@ class Gate:
         return getattr(self.blobs, name)
 
 
-class Clock:
+class MinuteClock:
     """Passes by a minute at each look."""
 
     now_s = 0.0
@@ -71,8 +71,8 @@ class Clock:
 
 
 @pytest.fixture
-def gate(storage) -> Gate:
-    gate = Gate(storage.blobs)
+def gate(storage) -> GatedBlobs:
+    gate = GatedBlobs(storage.blobs)
     gate.opened.set()
     return gate
 
@@ -81,7 +81,7 @@ def gate(storage) -> Gate:
 def platform(tmp_path: Path, gate, record) -> Iterator[StoragePlatform]:
     spec = TrainSpec.model_validate({"model": "some/model", "dataset": "ds_1", "instance_prompt": "sks", "seed": 1})
     record = record.model_copy(update={"spec": spec.model_dump(mode="json")})
-    clock, work_dir, watcher = Clock(), WorkDir(tmp_path / "work"), Watcher()
+    clock, work_dir, watcher = MinuteClock(), WorkDir(tmp_path / "work"), Watcher()
     commands = ServerCommands(shutdown=ShutdownSignal(), monotonic_s=clock, grace_s=10.0, release_s=0.0)
     (tmp_path / "out").mkdir()
     with work_dir.job_dir("one") as job_dir:

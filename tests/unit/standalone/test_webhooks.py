@@ -14,7 +14,7 @@ SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 AT_ONCE_S = 20.0
 
 
-class Receiver:
+class AnsweringReceiver:
     """Answers with the statuses given, then 200, and keeps what came."""
 
     def __init__(self, *statuses):
@@ -39,7 +39,7 @@ def notify(sender, step=20):
 
 
 def test_a_delivery_is_signed_as_the_reference_library_checks_it():
-    receiver = Receiver()
+    receiver = AnsweringReceiver()
     sender = sender_to(receiver, [], time.time())
     notify(sender)
     sender.close(AT_ONCE_S)
@@ -50,7 +50,7 @@ def test_a_delivery_is_signed_as_the_reference_library_checks_it():
 
 
 def test_failed_webhook_is_resent_with_same_id_and_order_is_kept():
-    receiver, said = Receiver(500, 0, 200), []
+    receiver, said = AnsweringReceiver(500, 0, 200), []
     sender = sender_to(receiver, said, 0.0)
     notify(sender, 20)
     notify(sender, 40)
@@ -61,7 +61,7 @@ def test_failed_webhook_is_resent_with_same_id_and_order_is_kept():
 
 
 def test_an_event_has_the_same_id_when_another_process_tells_of_it():
-    receivers = [Receiver(), Receiver()]
+    receivers = [AnsweringReceiver(), AnsweringReceiver()]
     for receiver in receivers:
         sender = sender_to(receiver, [], 0.0)
         notify(sender)
@@ -72,7 +72,7 @@ def test_an_event_has_the_same_id_when_another_process_tells_of_it():
 
 
 def test_a_receiver_that_stays_away_is_given_up_and_said():
-    receiver, said = Receiver(*[503] * TRIES), []
+    receiver, said = AnsweringReceiver(*[503] * TRIES), []
     sender = sender_to(receiver, said, 0.0)
     notify(sender)
     sender.close(AT_ONCE_S)
@@ -81,7 +81,7 @@ def test_a_receiver_that_stays_away_is_given_up_and_said():
 
 
 def test_a_receiver_that_says_gone_is_not_asked_again():
-    receiver, said = Receiver(410), []
+    receiver, said = AnsweringReceiver(410), []
     sender = sender_to(receiver, said, 0.0)
     notify(sender)
     sender.close(AT_ONCE_S)

@@ -21,7 +21,7 @@ from giornata.workloads.interface import AgentRequest, Outcome, Stopped
 CPU = torch.device("cpu")
 
 
-class Listener:
+class CanaryReporter:
     """What the canary says, and from which phase on it is told to stop."""
 
     def __init__(self, *, stop_in: str | None = None) -> None:
@@ -30,7 +30,7 @@ class Listener:
         self.losses: list[float] = []
         self.stop_in = stop_in
 
-    def wish(self) -> AgentRequest:
+    def agent_request(self) -> AgentRequest:
         return AgentRequest.CHECKPOINT_AND_STOP if self.stop_in in self.phases else AgentRequest.GO_ON
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
@@ -52,14 +52,14 @@ def quick(**damage: Any) -> Hardware:
 
 
 def run(
-    steps: int = 8, *, listener: Listener | None = None, hardware: Hardware | None = None, **damage: Any
+    steps: int = 8, *, listener: CanaryReporter | None = None, hardware: Hardware | None = None, **damage: Any
 ) -> Outcome:
     start = Start(attempt="att_1", job="job_1", kind=CANARY_KIND, spec={"steps": steps}, directory=Path("/nowhere"))
-    return CanaryWorkload(device="cpu", hardware=hardware or quick(**damage)).run(start, listener or Listener())
+    return CanaryWorkload(device="cpu", hardware=hardware or quick(**damage)).run(start, listener or CanaryReporter())
 
 
 def test_a_sound_device_passes_and_its_figures_are_told() -> None:
-    listener = Listener()
+    listener = CanaryReporter()
     outcome = run(listener=listener, hardware=Hardware())
     assert outcome.step == 8
     assert listener.steps == list(range(1, 9))
@@ -121,7 +121,7 @@ def test_a_bit_that_is_stuck_is_found(stuck: int) -> None:
     failure(touch=touch)
 
 
-class Once:
+class OneBentPrediction:
     """Bends the prediction of one step, in the second training alone."""
 
     def __init__(self, step: int, how: Any) -> None:
@@ -140,7 +140,7 @@ def nudged(prediction: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_training_that_differs_in_one_number_is_found() -> None:
-    assert "the loss of step 3 is" in failure(bend=Once(3, nudged)).message
+    assert "the loss of step 3 is" in failure(bend=OneBentPrediction(3, nudged)).message
 
 
 def test_a_loss_that_is_no_number_is_found() -> None:
@@ -164,7 +164,7 @@ def test_weights_are_compared_to_the_bit() -> None:
 def test_canary_stops_in_every_phase_when_told_to() -> None:
     for phase in ("checking memory", "training", "training again"):
         with pytest.raises(Stopped):
-            run(listener=Listener(stop_in=phase))
+            run(listener=CanaryReporter(stop_in=phase))
 
 
 def test_products_are_exact_for_any_order_of_sums() -> None:

@@ -19,19 +19,19 @@ UNHEARD = Listening()
 
 
 class Reported:
-    """What the workload told the platform; `wishes` maps the number of the question to an answer."""
+    """What the workload told the platform; `agent_requests` maps the number of the question to an answer."""
 
-    def __init__(self, wishes: dict[int, AgentRequest] | None = None) -> None:
-        self.wishes, self.asked = wishes or {}, 0
+    def __init__(self, agent_requests: dict[int, AgentRequest] | None = None) -> None:
+        self.agent_requests, self.asked = agent_requests or {}, 0
         self.steps: list[int] = []
         self.checkpoints: list[tuple[int, dict[str, Any]]] = []
         self.logs: list[str] = []
         self.phases: list[str] = []
         self.artifacts: dict[str, dict[str, Any]] = {}
 
-    def wish(self) -> AgentRequest:
+    def agent_request(self) -> AgentRequest:
         self.asked += 1
-        return self.wishes.get(self.asked, AgentRequest.GO_ON)
+        return self.agent_requests.get(self.asked, AgentRequest.GO_ON)
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
         self.phases.append(name)
@@ -175,7 +175,7 @@ def test_checkpoints_that_an_attempt_before_has_handed_over_are_not_handed_over_
     assert [step for step, _ in reporter.checkpoints] == [9]
 
 
-def test_a_wish_to_stop_reaches_ray_and_the_last_checkpoint_counts(tmp_path: Path) -> None:
+def test_a_request_to_stop_reaches_ray_and_the_last_checkpoint_counts(tmp_path: Path) -> None:
     looks = [RunState.RUNNING, told("checkpoint", step=9), RunState.STOPPED]
     ray, reporter = PlayedRay(looks), Reported({1: AgentRequest.CHECKPOINT_AND_STOP})
     with pytest.raises(Stopped) as stopped:
@@ -199,9 +199,9 @@ def test_a_lease_that_is_lost_stops_the_run_and_nobody_waits_for_its_end(tmp_pat
     assert ray.stopped == ["submission-1"]
 
 
-@pytest.mark.parametrize("wish", [AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP])
-def test_a_wish_that_ray_did_not_hear_is_told_again(tmp_path: Path, wish: AgentRequest) -> None:
-    ray, reporter = PlayedRay([*[RunState.RUNNING] * 5, RunState.STOPPED]), Reported({1: wish})
+@pytest.mark.parametrize("agent_request", [AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP])
+def test_stop_that_ray_does_not_answer_is_sent_again(tmp_path: Path, agent_request: AgentRequest) -> None:
+    ray, reporter = PlayedRay([*[RunState.RUNNING] * 5, RunState.STOPPED]), Reported({1: agent_request})
     ray.deaf = 2
     with pytest.raises(Stopped):
         play(ray, reporter, tmp_path)

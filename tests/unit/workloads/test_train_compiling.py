@@ -242,7 +242,7 @@ def test_a_compiler_is_what_can_be_run(tmp_path: Path) -> None:
 # ---- a compiler that fails
 
 
-class Steps:
+class FailingSteps:
     """Fails at its first call, as torch does when a compiler cannot make what it was asked for."""
 
     def __init__(self, kernels: Kernels, *, steps_before: int = 0) -> None:
@@ -264,7 +264,7 @@ class Steps:
 def test_auto_makes_the_first_step_again_without_kernels(base: BaseModel, tmp_path: Path) -> None:
     reporter = RecordingReporter()
     kernels = kernels_of(base, reporter, tmp_path, max_train_steps=MANY)
-    steps = Steps(kernels)
+    steps = FailingSteps(kernels)
     kernels.carry_out(steps, undo=steps.undo)
     assert (steps.calls, steps.undone) == (2, 1)
     assert kernels.entry == {}
@@ -325,7 +325,7 @@ def test_kernel_error_ends_attempt_unless_auto_is_at_first_step_of_job(
     base: BaseModel, tmp_path: Path, changes: dict[str, Any], before: Header | None, steps_before: int
 ) -> None:
     kernels = kernels_of(base, RecordingReporter(), tmp_path, header=before, **changes)
-    steps = Steps(kernels, steps_before=steps_before)
+    steps = FailingSteps(kernels, steps_before=steps_before)
     with pytest.raises(RuntimeError, match="no space left"):
         kernels.carry_out(steps, undo=steps.undo)
     assert (steps.calls, steps.undone) == (1, 0)

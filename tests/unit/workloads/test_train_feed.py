@@ -17,7 +17,7 @@ from giornata.workloads.train.inputs.sampling_plan import SamplingPlan
 from giornata.workloads.train.steps import PassFeed, ReadyPass
 
 
-class Latents(LatentCache):
+class NumberedLatents(LatentCache):
     """Gives a picture's number in each latent; fails for pictures that are named in `broken`."""
 
     def __init__(self, crop_policy: CropPolicy, broken: frozenset[str] = frozenset()) -> None:
@@ -60,7 +60,7 @@ def cached_inputs(*, broken: frozenset[str] = frozenset(), classes: int = 3) -> 
         sample_sets=sample_sets,
         augmentation=CaptionAugmentation(),
     )
-    return CachedInputs(draws=draws, latents=Latents(crop_policy, broken), embeddings=None)
+    return CachedInputs(draws=draws, latents=NumberedLatents(crop_policy, broken), embeddings=None)
 
 
 def feed(given: CachedInputs, *, rows: int | None, clock: Callable[[], float] = lambda: 0.0) -> PassFeed:

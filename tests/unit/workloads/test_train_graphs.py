@@ -247,12 +247,12 @@ def spec_with(**changes: Any) -> TrainSpec:
 
 
 @dataclass
-class Told:
+class ToldPasses:
     notices: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
 
 
-def graphs_of(spec: TrainSpec, told: Told, **changes: Any) -> Graphs:
+def graphs_of(spec: TrainSpec, told: ToldPasses, **changes: Any) -> Graphs:
     device = changes.pop("device", CUDA)
     of_device = {CUDA: RerunRecorder(), CPU: None}
     facts = {"steps_left": 500, "need_bytes": 0, "budget": None, **changes}
@@ -302,7 +302,7 @@ REASONS: list[tuple[str, TrainSpec, dict[str, Any], str]] = [
 def test_reason_against_cuda_graphs_is_logged_unless_quiet(
     name: str, spec: TrainSpec, changes: dict[str, Any], why_not: str
 ) -> None:
-    told = Told()
+    told = ToldPasses()
     found = graphs_of(spec, told, **changes).why_not
     assert found is not None
     assert found.startswith(why_not)
@@ -319,14 +319,14 @@ def test_every_condition_is_tried_and_stands_in_the_docs() -> None:
 
 
 def test_a_job_that_fits_has_graphs_and_nothing_is_said_of_it() -> None:
-    told = Told()
+    told = ToldPasses()
     graphs = graphs_of(spec_with(), told, budget=ROOM, need_bytes=ROOM.usable_bytes, steps_left=50)
     assert graphs.why_not is None
-    assert told == Told()
+    assert told == ToldPasses()
 
 
 def test_cuda_graphs_on_gives_notice_on_unsupported_device_and_ignores_step_count() -> None:
-    told = Told()
+    told = ToldPasses()
     graphs = graphs_of(spec_with(cuda_graphs="on"), told, device=CPU)
     message = "passes go on without CUDA graphs: the steps run on cpu, and only cuda has graphs"
     assert told.notices == [(GRAPHS_OFF, {"message": message})]

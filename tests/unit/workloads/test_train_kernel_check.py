@@ -15,7 +15,7 @@ from giornata.workloads.train.device.compiling import GRADIENT_TOLERANCE, LOSS_T
 from giornata.workloads.train.device.graphs import Pass
 
 
-class Layer:
+class InexactLayer:
     """One weight, whose "kernels" are off by `loss` and `gradient`, relatively."""
 
     def __init__(self, *, loss: float = 0.0, gradient: float = 0.0) -> None:
@@ -46,8 +46,8 @@ class Layer:
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
 def test_kernels_that_agree_count_and_are_asked_alone_from_then_on(precision: str) -> None:
-    layer = Layer(loss=LOSS_TOLERANCE[precision] * 0.9, gradient=GRADIENT_TOLERANCE[precision] * 0.9)
-    alone = Layer(loss=layer.loss_off, gradient=layer.gradient_off)
+    layer = InexactLayer(loss=LOSS_TOLERANCE[precision] * 0.9, gradient=GRADIENT_TOLERANCE[precision] * 0.9)
+    alone = InexactLayer(loss=layer.loss_off, gradient=layer.gradient_off)
     trial = layer.trial(precision)
     for _ in range(2):
         assert torch.equal(trial(layer.one_pass()), alone.one_pass().plainly())
@@ -59,21 +59,21 @@ def test_kernels_that_agree_count_and_are_asked_alone_from_then_on(precision: st
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_kernels_that_give_something_else_are_not_used(what: str, precision: str) -> None:
     off = {"loss": LOSS_TOLERANCE, "gradient": GRADIENT_TOLERANCE}[what][precision] * 1.1
-    layer = Layer(**{what: off})
+    layer = InexactLayer(**{what: off})
     with pytest.raises(KernelsDiffer, match=f"{what}.* of the first pass by compiled kernels differ by"):
         layer.trial(precision)(layer.one_pass())
 
 
 @pytest.mark.parametrize("off", [{"loss": float("nan")}, {"gradient": float("inf")}])
 def test_no_number_is_no_agreement(off: dict[str, float]) -> None:
-    layer = Layer(**off)
+    layer = InexactLayer(**off)
     with pytest.raises(KernelsDiffer):
         layer.trial()(layer.one_pass())
 
 
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_kernels_that_do_not_repeat_their_bytes_are_not_used(what: str) -> None:
-    class Drifting(Layer):
+    class Drifting(InexactLayer):
         """Kernels whose second pass differs in the last bit of a float."""
 
         def run(self, inputs: Tensors) -> torch.Tensor:
@@ -86,7 +86,7 @@ def test_kernels_that_do_not_repeat_their_bytes_are_not_used(what: str) -> None:
 
 
 def test_kernels_that_give_another_sign_to_a_zero_are_not_used() -> None:
-    class Signing(Layer):
+    class Signing(InexactLayer):
         """Kernels whose second pass gives -0.0 where the first gives 0.0, which compare as equal."""
 
         def run(self, inputs: Tensors) -> torch.Tensor:

@@ -19,7 +19,7 @@ from giornata.workloads.train.results.step_metrics import (
 )
 
 
-class Clock:
+class PaceClock:
     """Seconds that pass when told."""
 
     def __init__(self) -> None:
@@ -33,11 +33,13 @@ def spec_with(**changes: Any) -> TrainSpec:
     return TrainSpec(pretrained_model_name_or_path="m", dataset="ds_1", seed=1, **changes)
 
 
-def pace(clock: Clock, *, mtbi_s: float = 200.0, max_at_risk_s: float = 1e9, **changes: Any) -> CheckpointSchedule:
+def pace(
+    clock: PaceClock, *, mtbi_s: float = 200.0, max_at_risk_s: float = 1e9, **changes: Any
+) -> CheckpointSchedule:
     return CheckpointSchedule(spec_with(**changes), mtbi_s=mtbi_s, max_at_risk_s=max_at_risk_s, clock=clock)
 
 
-def due_after_s(pace: CheckpointSchedule, clock: Clock) -> float:
+def due_after_s(pace: CheckpointSchedule, clock: PaceClock) -> float:
     """Seconds from now until a checkpoint is due, found in steps of 0.25 s."""
     began_s = clock.now_s
     while not pace.due(1):
@@ -46,14 +48,14 @@ def due_after_s(pace: CheckpointSchedule, clock: Clock) -> float:
 
 
 def test_a_number_of_steps_is_obeyed_whatever_the_clock_says() -> None:
-    clock = Clock()
+    clock = PaceClock()
     every = pace(clock, checkpointing_steps=3)
     clock.now_s += 1e6
     assert [step for step in range(1, 10) if every.due(step)] == [3, 6, 9]
 
 
 def test_auto_weighs_the_cost_against_the_interruptions() -> None:
-    clock = Clock()
+    clock = PaceClock()
     auto = pace(clock, mtbi_s=200.0)
     assert due_after_s(auto, clock) == pytest.approx(math.sqrt(2 * FIRST_COST_S * 200), abs=0.25)
     auto.begun(cost_s=4.0)
@@ -61,7 +63,7 @@ def test_auto_weighs_the_cost_against_the_interruptions() -> None:
 
 
 def test_a_checkpoint_is_not_begun_before_the_last_one_could_be_written() -> None:
-    clock = Clock()
+    clock = PaceClock()
     auto = pace(clock, mtbi_s=200.0)
     auto.begun(cost_s=0.01)
     auto.written(None)
@@ -72,11 +74,11 @@ def test_a_checkpoint_is_not_begun_before_the_last_one_could_be_written() -> Non
 
 
 def test_no_more_is_at_risk_than_was_asked_for() -> None:
-    clock = Clock()
+    clock = PaceClock()
     assert due_after_s(pace(clock, mtbi_s=1e6, max_at_risk_s=60.0), clock) == pytest.approx(60.0, abs=0.25)
 
 
-def meter(clock: Clock, device: str) -> tuple[StepMeter, RecordingReporter]:
+def meter(clock: PaceClock, device: str) -> tuple[StepMeter, RecordingReporter]:
     reporter = RecordingReporter()
     made = StepMeter(
         reporter,
@@ -91,7 +93,7 @@ def meter(clock: Clock, device: str) -> tuple[StepMeter, RecordingReporter]:
 
 
 def test_metrics_of_every_step_are_reported_at_once_on_cpu() -> None:
-    clock = Clock()
+    clock = PaceClock()
     made, reporter = meter(clock, "cpu")
     clock.now_s += 0.2
     made.add(1, learning_rate=0.5, loss=torch.tensor(0.25))
@@ -101,7 +103,7 @@ def test_metrics_of_every_step_are_reported_at_once_on_cpu() -> None:
 
 
 def test_norms_scaled_is_fetched_together_with_losses() -> None:
-    clock = Clock()
+    clock = PaceClock()
     made, reporter = meter(clock, "cuda")
     for step in range(1, LOSSES_EVERY_STEPS + 1):
         made.add(step, learning_rate=1.0, loss=torch.tensor(1.0), scaled=torch.tensor(step))
@@ -109,7 +111,7 @@ def test_norms_scaled_is_fetched_together_with_losses() -> None:
 
 
 def test_losses_on_cuda_are_fetched_together_and_none_is_left_out() -> None:
-    clock = Clock()
+    clock = PaceClock()
     made, reporter = meter(clock, "cuda")  # nothing is computed on it here
     for step in range(1, LOSSES_EVERY_STEPS):
         clock.now_s += 0.01
@@ -123,7 +125,7 @@ def test_losses_on_cuda_are_fetched_together_and_none_is_left_out() -> None:
 
 
 def test_slow_steps_on_cuda_are_not_kept_back() -> None:
-    clock = Clock()
+    clock = PaceClock()
     made, reporter = meter(clock, "cuda")
     clock.now_s += 2.0
     made.add(1, learning_rate=1.0, loss=torch.tensor(1.0))
@@ -131,7 +133,7 @@ def test_slow_steps_on_cuda_are_not_kept_back() -> None:
 
 
 def test_time_that_went_into_a_checkpoint_is_no_step_time() -> None:
-    clock = Clock()
+    clock = PaceClock()
     made, reporter = meter(clock, "cpu")
     clock.now_s += 30.0
     made.resume()
@@ -142,7 +144,7 @@ def test_time_that_went_into_a_checkpoint_is_no_step_time() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_the_first_bad_loss_is_named_and_the_good_ones_before_it_reported(value: float) -> None:
-    clock = Clock()
+    clock = PaceClock()
     made, reporter = meter(clock, "cuda")
     for step, loss in enumerate((1.0, value, 1.0), start=4):
         made.add(step, learning_rate=1.0, loss=torch.tensor(loss))

@@ -105,7 +105,7 @@ def test_tracker_process_past_timeout_is_ended(tmp_path: Path) -> None:
     assert process.poll() is not None
 
 
-def test_a_wish_to_stop_ends_who_is_waited_for(tmp_path: Path) -> None:
+def test_request_to_stop_ends_the_command_that_is_waited_for(tmp_path: Path) -> None:
     def attend() -> None:
         raise Stopped(4)
 

@@ -22,10 +22,10 @@ from giornata.protocol.node.pipe import (
     Alive,
     Done,
     Failed,
+    FreePlaces,
     FromEngine,
     Held,
     Hello,
-    Seats,
     Shutdown,
     Start,
     StoppedMessage,
@@ -64,7 +64,7 @@ class EngineProcess:
         self.tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
         self.held: tuple[str, ...] = ()
         self.host_files: tuple[str, ...] = ()
-        self.seats: Seats | None = None
+        self.free_places: FreePlaces | None = None
         self.free_vram_bytes: int | None = None
         self.says_alive = False
         self.heard_at_s = monotonic_s()
@@ -216,8 +216,8 @@ class EngineProcess:
             case Held():
                 self.held, self.host_files = message.models, message.host_files
                 self.free_vram_bytes = message.free_vram_bytes
-            case Seats():
-                self.seats = message
+            case FreePlaces():
+                self.free_places = message
             case Hello():
                 self.free_vram_bytes = message.free_vram_bytes
                 self._hello.put(message)

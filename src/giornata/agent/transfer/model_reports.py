@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 from giornata.agent.transfer.model_prefetch import ModelPrefetch
 from giornata.agent.transfer.model_store import ModelStore
-from giornata.protocol.node.held_models import MOST_HELD, HeldModels, HeldModelsLog, HeldTier, PrefetchHint
+from giornata.protocol.node.held_models import (
+    MOST_DAMAGED,
+    MOST_HELD,
+    HeldModels,
+    HeldModelsLog,
+    HeldTier,
+    PrefetchHint,
+)
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +26,7 @@ class ModelReport:
     held: HeldModels | None = None
     fetching: str | None = None
     fetching_left_s: float | None = None
+    damaged: tuple[str, ...] = ()
 
 
 class ModelReports:
@@ -29,6 +37,7 @@ class ModelReports:
         self._log = HeldModelsLog()
         self._known_version: int | None = None  # by the server
         self._fetching: str | None = None
+        self._told_damaged: tuple[str, ...] = ()
 
     @property
     def is_fetching(self) -> bool:
@@ -44,11 +53,23 @@ class ModelReports:
         self._log.replace(HeldTier.HOST, host_files[:MOST_HELD])
         report = self._log.report(self._known_version)
         left_s = None if fetching is None else self._prefetch.left_s()
-        return ModelReport(held_version=self._log.version, held=report, fetching=fetching, fetching_left_s=left_s)
+        self._told_damaged = self._store.damaged()[:MOST_DAMAGED]
+        return ModelReport(
+            held_version=self._log.version,
+            held=report,
+            fetching=fetching,
+            fetching_left_s=left_s,
+            damaged=self._told_damaged,
+        )
 
-    def answered(self, *, known_version: int | None, hint: PrefetchHint | None) -> None:
-        """Note which version the server knows, and begin to fetch what it names."""
+    def answered(self, *, known_version: int | None, hint: PrefetchHint | None, verify: Sequence[str] = ()) -> None:
+        """Note which version the server knows, begin to fetch what it names as a hint, and have the files `verify`
+        read again before their next use."""
         self._known_version = known_version
+        self._store.forget_damaged(self._told_damaged)
+        if verify:
+            log.warning("damaged on another node, read again before the next use: %s", ", ".join(verify))
+            self._store.suspect(verify)
         if hint is not None:
             log.info("fetching %d files of the base %s ahead", len(hint.downloads), hint.base_key)
             self._fetching = hint.base_key

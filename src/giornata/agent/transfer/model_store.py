@@ -15,7 +15,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,6 +93,8 @@ class ModelStore:
         self._free_bytes, self._wait = free_bytes, wait
         self._foreground = threading.Condition()
         self._foreground_fetches = 0
+        self._found_damaged: set[str] = set()
+        self._suspects: set[str] = set()
 
     def hold(self, what: Download, fetch: FetchModel, *, check: Callable[[], None] = _no_check) -> HeldFile:
         """Return the file, fetched unless it is here, and in use until it is closed.
@@ -146,7 +148,20 @@ class ModelStore:
             damaged = error.errno != errno.ENOENT
         if damaged:
             entry.unlink(missing_ok=True)
+            self._found_damaged.add(sha256)
         return damaged
+
+    def suspect(self, sha256s: Iterable[str]) -> None:
+        """Have each of these files read again, and removed if its bytes have changed, before its next use."""
+        self._suspects.update(sha256s)
+
+    def damaged(self) -> tuple[str, ...]:
+        """Return the sha256 of each file that this process removed because its bytes had changed."""
+        return tuple(sorted(self._found_damaged))
+
+    def forget_damaged(self, sha256s: Iterable[str]) -> None:
+        """Leave these out of `damaged` from now on."""
+        self._found_damaged.difference_update(sha256s)
 
     # ---- one file
 
@@ -182,6 +197,9 @@ class ModelStore:
     def _open_entry(self, what: Download) -> HeldFile | None:
         """Return the file, marked as in use; None when it is not here in its size."""
         path = self._directory / what.sha256
+        if what.sha256 in self._suspects:
+            self.discard_if_damaged(what.sha256)
+            self._suspects.discard(what.sha256)
         while True:
             try:
                 file = path.open("rb")

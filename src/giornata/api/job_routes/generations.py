@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response, status
 from giornata.api.job_routes.jobs import IdempotencyKey
 from giornata.api.replies.openapi import refusals
 from giornata.api.requests.callers import Ctx, User, Wake
+from giornata.api.requests.open_connections import counted
 from giornata.api.requests.submissions import submitted
 from giornata.api.requests.waiting import Prefer, preferred_wait_s, wait_until_ended
 from giornata.control.jobs.reading import order_pictures
@@ -54,7 +55,7 @@ async def create_generation(
     if wait_s := preferred_wait_s(prefer or ()):
         read_state = partial(order_pictures.read_state, ctx, caller, job.id)
         try:
-            with request.app.state.waiting_orders.taken(caller.key_id):
+            with counted(request.app.state, request.app.state.waiting_orders, caller):
                 ended = await wait_until_ended(request, read_state, wait_s=wait_s) in TERMINAL
             response.headers["Preference-Applied"] = f"wait={wait_s}"
         except TooMany:

@@ -15,6 +15,7 @@ from giornata.api.job_routes.generations import place_order
 from giornata.api.replies.openai_errors import REFUSALS, error_reply
 from giornata.api.replies.problems import input_faults, log_defect
 from giornata.api.requests.callers import Ctx, Settings, User, Wake
+from giornata.api.requests.open_connections import counted
 from giornata.api.requests.waiting import wait_until_ended
 from giornata.control.caller import Caller
 from giornata.control.context import Context
@@ -79,7 +80,7 @@ async def create_images(
     """
     fields = spec_fields(body.fields())
     asked = SubmitJob(kind=GENERATE_KIND, spec=fields.spec, labels=body.labels())
-    with request.app.state.waiting_orders.taken(caller.key_id):
+    with counted(request.app.state, request.app.state.waiting_orders, caller):
         try:
             job = await place_order(request, submit.JobRequest(caller=caller, request=asked), fields)
         except InvalidInput as error:

@@ -1,18 +1,23 @@
 """Routes of signed URLs, for storage that has no server of its own. The signature is all the permission there is."""
 
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
-from functools import partial
-from typing import TypeGuard
+from pathlib import Path
+from typing import Any, TypeGuard
 
 from anyio import CapacityLimiter
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse
+from starlette.types import Receive, Scope, Send
 
 from giornata.api.replies.openapi import refusals
+from giornata.api.requests.open_connections import ProjectConnections
 from giornata.control.ports.blobs import BlobRequest, ServesBlobs
+from giornata.domain.generation.picture import project_of_key
 from giornata.web.streaming import received
 
-_REFUSALS = refusals(403, 409)
+_REFUSALS = refusals(403, 409, 429)
 _BYTES = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
 
 
@@ -21,11 +26,11 @@ def serves_blobs(storage: object) -> TypeGuard[ServesBlobs]:
     return all(hasattr(storage, verb) for verb in ("accept_put", "accept_part", "open_get"))
 
 
-def blob_routes(storage: ServesBlobs, *, threads: int) -> APIRouter:
+def blob_routes(storage: ServesBlobs, *, threads: int, places: ProjectConnections) -> APIRouter:
     """Return the routes `/v1/blobs/{key}` over `storage`.
 
-    At most `threads` bodies are received at a time, in threads of their own: slow uplinks must not keep heartbeats
-    waiting.
+    Bytes on their way hold a place of their project, once the signature is good. At most `threads` bodies are
+    received at a time, in threads of their own: slow uplinks must not keep heartbeats waiting.
     """
     router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
     limiter = CapacityLimiter(threads)
@@ -35,7 +40,12 @@ def blob_routes(storage: ServesBlobs, *, threads: int) -> APIRouter:
         """Store the body at the signed URL."""
         asked = _asked(request, key)
         accept = storage.accept_part if "part" in asked.query else storage.accept_put
-        etag = await received(request, partial(accept, asked), limiter)
+
+        def take(body: Iterator[bytes]) -> str:
+            with closing(_counted(body, places.taken(project_of_key(key)))) as chunks:
+                return accept(asked, chunks)
+
+        etag = await received(request, take, limiter)
         return Response(headers={"ETag": f'"{etag}"'})
 
     @router.get(
@@ -47,7 +57,8 @@ def blob_routes(storage: ServesBlobs, *, threads: int) -> APIRouter:
     def get_blob(request: Request, key: str) -> FileResponse:
         """Return the bytes at the signed URL, or a range of them."""
         opened = storage.open_get(_asked(request, key))
-        return FileResponse(opened.path, media_type=opened.media_type, headers=opened.headers)
+        slot = places.taken(project_of_key(key))
+        return _CountedFile(opened.path, media_type=opened.media_type, headers=opened.headers, slot=slot)
 
     @router.head("/{key:path}", include_in_schema=False)
     def head_blob(request: Request, key: str) -> FileResponse:
@@ -56,6 +67,24 @@ def blob_routes(storage: ServesBlobs, *, threads: int) -> APIRouter:
         return FileResponse(opened.path, media_type=opened.media_type, headers=opened.headers)
 
     return router
+
+
+def _counted(body: Iterator[bytes], slot: AbstractContextManager[None]) -> Generator[bytes]:
+    """Yield the body's chunks with a place held. Storage asks for the first one when it has checked the signature."""
+    with slot:
+        yield from body
+
+
+class _CountedFile(FileResponse):
+    """A file that holds a place while it is sent."""
+
+    def __init__(self, path: Path, *, slot: AbstractContextManager[None], **how: Any) -> None:
+        super().__init__(path, **how)
+        self._slot = slot
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._slot:
+            await super().__call__(scope, receive, send)
 
 
 def _asked(request: Request, key: str) -> BlobRequest:

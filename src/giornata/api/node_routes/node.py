@@ -10,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from giornata.api.replies.openapi import ATTEMPT, refusals
 from giornata.api.requests.callers import Attempt, Ctx, Settings, User, Wake
 from giornata.api.requests.lists import LARGEST_ID, UploadId
+from giornata.api.requests.open_connections import counted
 from giornata.control.access.authenticate import require_standing
 from giornata.control.attempts import commit, heartbeat, report
 from giornata.control.attempts import reject_checkpoint as rejecting_checkpoint
@@ -81,8 +82,9 @@ async def claim_job(
     A client that went away while a job was being claimed for it gets it by repeating its `request_id`.
     """
     asked, ends_s = claim.Asked(caller=caller, claim=body), time.monotonic() + body.wait_s
-    seat = request.app.state.waiting_claims.taken(caller.key_id) if body.wait_s else nullcontext()
-    with seat, wakeup.listen(_waits_for(caller, body)) as listener:
+    state = request.app.state
+    slot = counted(state, state.waiting_claims, caller) if body.wait_s else nullcontext()
+    with slot, wakeup.listen(_waits_for(caller, body)) as listener:
         # A look before would only cost those who do get a job.
         nothing = None
         while True:

@@ -6,6 +6,7 @@ from giornata.api.replies.openapi import USER, USER_CHANGE
 from giornata.api.requests.callers import Ctx, User
 from giornata.api.requests.lists import JobId
 from giornata.control.projects import export_files as exports
+from giornata.control.projects import import_history as histories
 from giornata.control.projects import import_job as imports
 from giornata.control.projects import import_pictures as pictures
 from giornata.protocol.jobs import Job
@@ -51,5 +52,5 @@ def import_pictures(ctx: Ctx, caller: User, job_id: JobId, body: Json[ImportPict
 
 @router.post("/import/jobs/{job_id}/history", responses=USER_CHANGE)
 def import_history(ctx: Ctx, caller: User, job_id: JobId, body: Json[ImportHistory]) -> ImportedHistory:
-    """Write metrics, log lines and events of an imported job. May be repeated."""
-    return imports.import_history(ctx, caller, job_id, body)
+    """Write metrics, log lines, attempts and events of an imported job. May be repeated."""
+    return histories.import_history(ctx, caller, job_id, body)

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from giornata.api.replies.followed_jobs import FollowedJobs, Follower, Positions
 from giornata.api.requests.body_limits import is_head
 from giornata.api.requests.callers import Ctx, User
+from giornata.api.requests.open_connections import counted
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
 from giornata.control.access.authenticate import require_standing
@@ -93,7 +94,7 @@ class JobEndWatcher:
 class Stream:
     """One client that follows one part of one job. `read_page` takes (after, limit); the callables are synchronous.
 
-    The stream ends when the `caller`'s key is revoked. `seat` counts it until the last byte is sent or the client is
+    The stream ends when the `caller`'s key is revoked. `slot` counts it until the last byte is sent or the client is
     gone.
     """
 
@@ -110,11 +111,11 @@ class Stream:
         settings: ApiSettings,
         wakeup: Wakeup,
         followed: FollowedJobs,
-        seat: AbstractContextManager[None],
+        slot: AbstractContextManager[None],
     ) -> None:
         self._part, self._job_id, self._read_page = part, job_id, read_page
         self._ending, self._after, self._ctx, self._caller = ending, after, ctx, caller
-        self._settings, self._wakeup, self._followed, self._seat = settings, wakeup, followed, seat
+        self._settings, self._wakeup, self._followed, self._slot = settings, wakeup, followed, slot
 
     async def respond(self) -> Response:
         """Return the reply. 204 when there is nothing left to send: it tells an EventSource not to come back.
@@ -122,13 +123,13 @@ class Stream:
         Raises TooMany when the quota of open streams is used up.
         """
         with ExitStack() as held:
-            held.enter_context(self._seat)
+            held.enter_context(self._slot)
             sent, over = await self._wakeup.look(self._next)
             if over and not sent:
                 return Response(status_code=204)
             headers = {"X-Accel-Buffering": "no"}
             messages = self._messages(sent, over)
-            return _Seated(messages, media_type=MEDIA_TYPE, headers=headers, seat=held.pop_all())
+            return _LimitedResponse(messages, media_type=MEDIA_TYPE, headers=headers, slot=held.pop_all())
 
     def _next(self) -> tuple[bytes, bool]:
         """Return the messages to send next, and whether the job has ended. For a thread: a page is work."""
@@ -196,7 +197,7 @@ class StreamRequest:
             settings=state.settings,
             wakeup=state.wakeup,
             followed=state.followed_jobs,
-            seat=state.streams.taken(self.caller.key_id),
+            slot=counted(state, state.streams, self.caller),
         )
         return await stream.respond()
 
@@ -210,15 +211,15 @@ async def _stream_request(
 Following = Annotated[StreamRequest, Depends(_stream_request)]
 
 
-class _Seated(StreamingResponse):
+class _LimitedResponse(StreamingResponse):
     """A response that gives its stream's place back, also when the client went away before the first byte."""
 
-    def __init__(self, *content: Any, seat: AbstractContextManager[Any], **how: Any) -> None:
+    def __init__(self, *content: Any, slot: AbstractContextManager[Any], **how: Any) -> None:
         super().__init__(*content, **how)
-        self._seat = seat
+        self._slot = slot
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._seat:
+        with self._slot:
             await super().__call__(scope, receive, send)
 
 

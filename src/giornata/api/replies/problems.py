@@ -21,6 +21,7 @@ from giornata.domain.errors import (
     NotFound,
     QuotaFault,
     TooLarge,
+    TooMany,
 )
 from giornata.protocol.jobs import FaultReply
 from giornata.protocol.model import Reply
@@ -77,6 +78,8 @@ class QuotaProblem(Problem):
 def problem_of(error: GiornataError) -> Problem:
     """Return the problem document that describes `error`."""
     faults = error.faults if isinstance(error, InvalidInput) else ()
+    if isinstance(error, TooMany) and error.quota is not None:
+        faults = (error.quota,)
     detail = f"{len(faults)} things are wrong" if len(faults) > 1 else error.public
     problem = _problem(status_of(error), error.code, detail, retryable=error.retryable, faults=faults)
     quotas = tuple(_quota_refusal(fault) for fault in faults if isinstance(fault, QuotaFault))

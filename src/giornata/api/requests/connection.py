@@ -1,8 +1,9 @@
-"""Bounds on slow clients: for the head of a request, its body, and the time in which a reply is read.
+"""Bounds on clients: their number, and the time for the head of a request, its body, and the reading of a reply.
 
-uvicorn bounds none of these. A reverse proxy usually does; without a proxy this module keeps one client from holding
-connections or threads for ever. `bounded` extends uvicorn's protocol for heads, replies, and bodies that nobody waits
-for. `BodyPace` bounds a body where a refusal can still be sent.
+uvicorn bounds none of these. The server takes so many connections, and tells others that it is full. A reverse proxy
+usually bounds times; without a proxy this module keeps one client from holding connections or threads for ever.
+`bounded` extends uvicorn's protocol for heads, replies, and bodies that nobody waits for. `BodyPace` bounds a body
+where a refusal can still be sent.
 """
 
 import asyncio
@@ -16,10 +17,24 @@ import httptools
 from starlette.types import Message, Receive
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from giornata.domain.errors import TooSlow
+from giornata.api.replies.problems import problem_of
+from giornata.domain.errors import TooSlow, Unavailable
 
 # What may have come of a head that still goes on.
 MAX_HEADER_BYTES = 32 * 2**10
+REFUSED_FOR_S = 1.0
+MOST_REFUSED = 64
+"""Connections at a time that are told that the server is full; further ones are cut off."""
+_BODY = (
+    problem_of(Unavailable("this server has as many connections open as it takes; try again soon"))
+    .model_dump_json()
+    .encode()
+)
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nRetry-After: 5\r\n"
+    b"Connection: close\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
+    b"Content-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,32 +50,44 @@ class Timeouts:
     rest_s: float = 10.0
 
 
-def bounded(timeouts: Timeouts) -> type[HttpToolsProtocol]:
-    """Return the protocol class for uvicorn's `http`."""
-    return cast(type[HttpToolsProtocol], type("Bounded", (_Bounded,), {"timeouts": timeouts}))
+def bounded(timeouts: Timeouts, *, most_connections: int | None = None) -> type[HttpToolsProtocol]:
+    """Return the protocol class for uvicorn's `http`, for so many connections at a time."""
+    bounds: dict[str, object] = {"timeouts": timeouts, "most_connections": most_connections, "refused": set()}
+    return cast(type[HttpToolsProtocol], type("Bounded", (_Bounded,), bounds))
 
 
 class _Bounded(HttpToolsProtocol):
     """A protocol with two clocks: one for what the client is to send, one for what it is to read."""
 
     timeouts: Timeouts
+    most_connections: int | None
+    refused: set[asyncio.Transport]
     _sending: asyncio.TimerHandle | None = None
     _reading: asyncio.TimerHandle | None = None
     _in_head = False
     _head_bytes = 0
     _read_bytes = 0
     _refusal: str | None = None
+    _refused: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if self.most_connections is not None and len(self.connections) >= self.most_connections:
+            self._refuse(transport)
+            return
         super().connection_made(transport)
         self._expect_within(self.timeouts.head_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._refused is not None:
+            self.refused.discard(self._refused)
+            return
         self._expect_nothing()
         self._is_read()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._refused is not None:
+            return
         if self._sending is None and not self._busy():
             self._expect_within(self.timeouts.head_s)
         self._read_bytes = len(data)
@@ -118,6 +145,18 @@ class _Bounded(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._is_read()
+
+    def _refuse(self, transport: asyncio.Transport) -> None:
+        """Tell the client that the server is full, whatever it asks, and close soon."""
+        self._refused = transport
+        if len(self.refused) >= MOST_REFUSED:
+            transport.abort()
+            return
+        self.refused.add(transport)
+        transport.write(_FULL)
+        transport.write_eof()
+        # At once, a client that is still sending would not get to read it.
+        self.loop.call_later(REFUSED_FOR_S, transport.abort)
 
     def _parse(self, data: bytes) -> None:
         try:

@@ -39,12 +39,12 @@ from giornata.protocol.generation.drawn_grid import (
     cell_as_json,
     cell_table,
     cells_as_json,
+    count_cells,
     drawn_cells,
     place_of,
     retry_fields,
     retry_key,
     retry_of,
-    tally,
 )
 from giornata.protocol.generation.grid import GRID_KIND, GridSpec
 from giornata.protocol.generation.specs import GENERATE_KIND
@@ -216,7 +216,7 @@ def _finish(client: Client, last: Job, grid_id: str, out: Output, output: Path |
     files = [] if output is None else _write(found, output)
     for file in files:
         out.say(str(file))
-    said = ", ".join(f"{number} {word}" for word, number in tally(found.cells))
+    said = ", ".join(f"{number} {word}" for word, number in count_cells(found.cells))
     out.say(f"{count(len(found.cells), 'cell')}: {said}")
     if found.not_drawn:
         into = () if output is None else ("-o", str(output))

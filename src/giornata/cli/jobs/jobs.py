@@ -120,6 +120,8 @@ def _describe(job: Job, out: Output) -> None:
     per_step = f", {format_rate_usd(each)} per useful step" if each else ""
     limit = f", at most {format_usd(job.budget_micro_usd)}" if job.budget_micro_usd is not None else ""
     out.say(f"  cost        {cost(job.cost_micro_usd)}{per_step}{limit}")
+    if job.imported_cost_micro_usd is not None:
+        out.say(f"  cost there  {cost(job.imported_cost_micro_usd)}, billed where it was imported from")
     if job.retry_of:
         out.say(f"  goes on from {job.retry_of}")
     if job.suspect:

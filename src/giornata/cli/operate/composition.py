@@ -15,6 +15,7 @@ from cryptography.fernet import Fernet, InvalidToken
 from giornata.api.settings import ApiSettings
 from giornata.blobs import open_blobs
 from giornata.blobs.opening import folder_of
+from giornata.cli.operate.open_files import connections_of, open_files
 from giornata.cli.operate.passwords import Argon2Passwords
 from giornata.cli.settings import Settings, admin_key_of, oidc_client_secret_of, s3_credentials_of
 from giornata.cli.settings.connection import SERVER_FILE
@@ -105,6 +106,8 @@ def api_settings_of(settings: Settings) -> ApiSettings:
         trusted_proxies=tuple(map(str, settings.trusted_proxies)),
         streams_per_key=settings.streams_per_key,
         waiting_claims_per_key=settings.max_pending_claims_per_key,
+        max_connections_per_project=settings.max_connections_per_project,
+        max_connections=connections_of(settings.max_connections, open_files()),
     )
 
 

@@ -197,6 +197,18 @@ class Settings(BaseSettings):
     max_pending_claims_per_key: int = Field(
         10_000, ge=1, description="Maximum number of claims of one node key that may wait on one server."
     )
+    max_connections_per_project: int = Field(
+        2000,
+        ge=1,
+        description="Maximum number of streams, waiting requests and transfers that one project may have open on "
+        "one server. The operator's own project has no maximum.",
+    )
+    max_connections: int = Field(
+        20_000,
+        ge=16,
+        description="Maximum number of connections of one server. A further connection gets 503. The server needs as "
+        "many open files (`ulimit -n`), and 512 more.",
+    )
     max_node_price_usd_per_hour: float = Field(
         100.0,
         ge=0,
@@ -324,6 +336,11 @@ class Settings(BaseSettings):
         100 * 2**30,
         ge=0,
         description="Maximum size of the base models that the node has downloaded from the hub, in bytes.",
+    )
+    compile: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="Draw pictures with compiled kernels (torch.compile). auto: on GPUs that are known, once a kind "
+        "of pass is needed often. Training has a setting of its own in the spec.",
     )
     shared_compile_cache: bool = Field(
         False,

@@ -24,7 +24,7 @@ from giornata.client.archives.project_archive import (
     ArchiveWriter,
 )
 from giornata.client.client import Client
-from giornata.domain.generation.picture import ORDER_KINDS
+from giornata.domain.generation.picture import ORDER_KINDS, SafetyPolicy
 from giornata.protocol.jobs import Job
 from giornata.protocol.orders.order_pictures import OrderPicture
 from giornata.protocol.specs import PLATFORM_KINDS, input_files
@@ -70,6 +70,7 @@ def export_project(client: Client, file: BinaryIO, *, progress: Progress = lambd
         giornata=__version__,
         project_id=project_id,
         exported_at=datetime.now(UTC),
+        safety=_policy_of(client, project_id),
         members=list(writer.members),
     )
     writer.close(manifest)
@@ -172,6 +173,11 @@ class _ProjectExport:
         self._writer.add_file(found.sha256, path)
         path.unlink()
         self.files += 1
+
+
+def _policy_of(client: Client, project_id: str) -> SafetyPolicy:
+    found = (each.safety for each in client.projects() if each.id == project_id)
+    return next(found, None) or SafetyPolicy.OFF
 
 
 def _is_own(sha256: str | None, shared: bool, name: str, reference: str) -> bool:

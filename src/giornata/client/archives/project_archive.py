@@ -21,6 +21,7 @@ from typing import IO, BinaryIO, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.generation.picture import SafetyPolicy
 from giornata.protocol.jobs import Event, Job, LogLine, MetricPoint
 from giornata.protocol.model import FileName, ObjectSize, Sha256
 from giornata.protocol.models import RegisteredModel
@@ -46,12 +47,16 @@ class ArchivedFile(BaseModel):
 
 
 class ArchiveManifest(BaseModel):
-    """The last member of an archive: every other member, in the order in which they were written."""
+    """The last member of an archive: every other member, in the order in which they were written.
+
+    `safety` is the project's policy for unsafe pictures at the export.
+    """
 
     format: int
     giornata: str
     project_id: str
     exported_at: datetime
+    safety: SafetyPolicy = SafetyPolicy.OFF
     members: list[ArchivedFile]
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from giornata.control.access.install import signing_key
 from giornata.control.access.keys import is_live, secret_hash
 from giornata.control.access.permissions import read_scopes
-from giornata.control.access.reach import NOTHING, reach_of_person
+from giornata.control.access.reach import NOTHING, reach_of_person, reach_of_user
 from giornata.control.access.signing_in.sessions import live_user, session_caller
 from giornata.control.caller import Caller
 from giornata.control.context import Context
@@ -110,7 +110,7 @@ def _caller(ctx: Context, key: KeyRecord, scopes: frozenset[Scope]) -> Caller:
 
 def signed_in(ctx: Context, secret: str, project_id: str | None) -> Caller:
     """Return the person behind a session's secret, as `session_caller` does, or as it did a moment ago."""
-    known_as = secret_hash(f"{secret}\n{project_id or ''}")
+    known_as = _session_in(secret, project_id)
     now_ms, generation = ctx.clock.now_ms(), ctx.memory.generation
     known = ctx.memory.caller(known_as, at_ms=now_ms)
     if known is not None:
@@ -119,6 +119,15 @@ def signed_in(ctx: Context, secret: str, project_id: str | None) -> Caller:
     while_ms = range(now_ms, now_ms + KEPT_MS)
     ctx.memory.remember_caller(known_as, caller, while_ms=while_ms, generation=generation)
     return caller
+
+
+def remembered_person(ctx: Context, secret: str, project_id: str | None) -> Caller | None:
+    """Return the person behind a session's secret, if `signed_in` found it a moment ago. Asks no database."""
+    return ctx.memory.caller(_session_in(secret, project_id), at_ms=ctx.clock.now_ms())
+
+
+def _session_in(secret: str, project_id: str | None) -> str:
+    return secret_hash(f"{secret}\n{project_id or ''}")
 
 
 def require_standing(ctx: Context, caller: Caller) -> None:
@@ -148,7 +157,7 @@ def require_standing(ctx: Context, caller: Caller) -> None:
 def _present_reach(tx: Transaction, caller: Caller, at_ms: int) -> frozenset[Scope]:
     if caller.is_session:
         user = live_user(tx, tx.sessions.get(caller.key_id), at_ms)
-        return NOTHING if user is None else reach_of_person(tx, user.id, caller.project_id)
+        return reach_of_user(tx, user, caller.project_id)
     key = tx.keys.get(caller.key_id, project_id=caller.project_id)
     return _reach(tx, key) if key is not None and is_live(key, at_ms) else NOTHING
 

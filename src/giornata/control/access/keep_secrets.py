@@ -37,7 +37,12 @@ def set_secret(ctx: Context, caller: Caller, name: str, request: SetSecret) -> S
     now_ms = ctx.clock.now_ms()
     sealed = ctx.sealer.seal(json.dumps([caller.project_id, name, value]))
     record = SecretRecord(
-        project_id=caller.project_id, name=name, sealed=sealed, created_at_ms=now_ms, changed_at_ms=now_ms
+        project_id=caller.project_id,
+        name=name,
+        sealed=sealed,
+        created_at_ms=now_ms,
+        changed_at_ms=now_ms,
+        created_by=caller.maker,
     )
     with ctx.store.begin() as tx:
         tx.secrets.put(record)
@@ -92,5 +97,8 @@ def _check_name(name: str) -> None:
 
 def _reply(record: SecretRecord) -> Secret:
     return Secret(
-        name=record.name, created_at=instant(record.created_at_ms), changed_at=instant(record.changed_at_ms)
+        name=record.name,
+        created_at=instant(record.created_at_ms),
+        changed_at=instant(record.changed_at_ms),
+        created_by=record.created_by,
     )

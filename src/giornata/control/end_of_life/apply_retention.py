@@ -18,10 +18,15 @@ MOST_STEPS = 200
 
 @dataclass(slots=True)
 class RetentionReport:
-    """The rows that were taken, by class, and the bytes that storage does not have any more."""
+    """The rows that were taken, by class, and what storage does not have any more of each."""
 
     rows: Counter[KeptClass] = field(default_factory=Counter)
-    freed: Freed = field(default_factory=Freed)
+    freed_by_class: dict[KeptClass, Freed] = field(default_factory=dict)
+
+    @property
+    def freed(self) -> Freed:
+        """The objects of all classes."""
+        return sum(self.freed_by_class.values(), Freed())
 
     def __bool__(self) -> bool:
         return any(self.rows.values())
@@ -54,4 +59,5 @@ def _take_class(ctx: Context, project_id: str, kept: KeptClass, days: int, repor
         if not taken.rows:
             return
         report.rows[kept] += taken.rows
-        report.freed += remove_bytes(ctx, project_id, taken, asked_before_ms=before_ms)
+        freed = remove_bytes(ctx, project_id, taken, asked_before_ms=before_ms)
+        report.freed_by_class[kept] = report.freed_by_class.get(kept, Freed()) + freed

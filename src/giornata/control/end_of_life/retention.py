@@ -10,7 +10,7 @@ from giornata.control.ports.user_queries.end_of_life_store import AgedRows
 from giornata.control.timestamps import instant
 from giornata.domain.accounts.audit_log import AuditVerb
 from giornata.domain.errors import NotFound
-from giornata.domain.files.retention import KeptClass, Retention, ended_before_ms
+from giornata.domain.files.retention import IN_DATABASE, KeptClass, Retention, ended_before_ms
 from giornata.protocol.project.admin import Scope
 from giornata.protocol.project.end_of_life import AgedClass, ProjectRetention, RetentionPreview, SetRetention
 
@@ -54,7 +54,12 @@ def preview_retention(
             _aged(kept, days, tx.retention.aged(project_id, kept, before_ms=ended_before_ms(days, now_ms=now_ms)))
             for kept, days in wanted.items()
         ]
-    return RetentionPreview(project_id=project_id, items=items, size_bytes=sum(each.size_bytes for each in items))
+    return RetentionPreview(
+        project_id=project_id,
+        items=items,
+        size_bytes=sum(each.size_bytes for each in items),
+        stored_bytes=sum(each.size_bytes for each in items if not each.is_estimate),
+    )
 
 
 def _stored(tx: Transaction, project_id: str) -> Retention:
@@ -79,6 +84,7 @@ def _aged(kept: KeptClass, days: int, rows: AgedRows) -> AgedClass:
         days=days,
         count=rows.count,
         size_bytes=rows.size_bytes,
+        is_estimate=kept in IN_DATABASE,
         oldest_at=None if rows.oldest_at_ms is None else instant(rows.oldest_at_ms),
         examples=list(rows.examples),
     )

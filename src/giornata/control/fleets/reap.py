@@ -46,10 +46,10 @@ def reap(ctx: Context) -> Reaped:
         with ctx.store.read() as tx:
             quarantined = tx.machines.in_state(MachineState.QUARANTINED, limit=AT_MOST)
             there = {each.machine_id for each in quarantined}
-            seats = tx.machines.seats(there, seen_since_ms=since_ms) if there else ()
+            last_nodes = tx.machines.last_nodes(there, seen_since_ms=since_ms) if there else ()
         chances = sum(_another_chance(ctx, each) for each in quarantined)
         reallocated = draining = 0
-        for fleet, suspects in _by_fleet(ctx, seats, quarantined).items():
+        for fleet, suspects in _by_fleet(ctx, last_nodes, quarantined).items():
             done = _reap_fleet(ctx, ctx.fleets[fleet], suspects)
             reallocated, draining = reallocated + done.reallocated, draining + done.draining
         return Reaped(reallocated=reallocated, draining=draining, given_another_chance=chances)
@@ -59,7 +59,7 @@ def reap(ctx: Context) -> Reaped:
 class _Suspect:
     """A machine to be replaced, and its provider's instance."""
 
-    seat: LastNode
+    last_node: LastNode
     instance: Instance
     reason: str
 
@@ -76,19 +76,19 @@ def _another_chance(ctx: Context, health: MachineHealth) -> bool:
 
 
 def _by_fleet(
-    ctx: Context, seats: Sequence[LastNode], quarantined: Sequence[MachineHealth]
+    ctx: Context, last_nodes: Sequence[LastNode], quarantined: Sequence[MachineHealth]
 ) -> Mapping[str, Sequence[tuple[LastNode, str]]]:
     """Return nodes of governed fleets whose machine is quarantined for a kind of the fleet, with the reason."""
     found: dict[str, list[tuple[LastNode, str]]] = defaultdict(list)
-    for seat in seats:
-        governed = ctx.fleets.get(seat.fleet)
+    for last_node in last_nodes:
+        governed = ctx.fleets.get(last_node.fleet)
         if governed is None:
             continue
-        here = [each for each in quarantined if each.machine_id == seat.machine_id and not each.by_hand]
+        here = [each for each in quarantined if each.machine_id == last_node.machine_id and not each.by_hand]
         of_it = [each for each in here if each.kind in governed.kinds]
         if of_it:
             reason = "; ".join(f"quarantined for {each.kind}: {each.reason}" for each in of_it)
-            found[seat.fleet].append((seat, reason))
+            found[last_node.fleet].append((last_node, reason))
     return found
 
 
@@ -97,7 +97,7 @@ def _reap_fleet(ctx: Context, governed: GovernedFleet, there: Sequence[tuple[Las
         return Reaped()
     try:
         listed = governed.fleet.list()
-        suspected = [seat.machine_id for seat, _ in there]
+        suspected = [last_node.machine_id for last_node, _ in there]
         if common_cause(
             failing=suspected, fine=_others(listed, there), jobs=len(suspected), policy=ctx.policy.health
         ):
@@ -113,7 +113,7 @@ def _reap_fleet(ctx: Context, governed: GovernedFleet, there: Sequence[tuple[Las
 
 
 def _others(listed: Sequence[Instance], there: Sequence[tuple[LastNode, str]]) -> list[str]:
-    ours = {seat.instance_id for seat, _ in there} | {seat.machine_id for seat, _ in there}
+    ours = {last_node.instance_id for last_node, _ in there} | {last_node.machine_id for last_node, _ in there}
     return [each.id for each in listed if each.id not in ours and each.machine_id not in ours]
 
 
@@ -126,14 +126,14 @@ def _suspects(
     by_id = {each.id: each for each in listed}
     by_machine = {each.machine_id: each for each in listed if each.machine_id is not None}
     found = []
-    for seat, reason in there:
-        instance = by_id.get(seat.instance_id or "") or by_machine.get(seat.machine_id)
-        if instance is not None and not seat.asked:
-            found.append(_Suspect(seat=seat, instance=instance, reason=reason))
-        elif instance is None and seat.leaving_at_ms is not None and not seat.asked:
+    for last_node, reason in there:
+        instance = by_id.get(last_node.instance_id or "") or by_machine.get(last_node.machine_id)
+        if instance is not None and not last_node.asked:
+            found.append(_Suspect(last_node=last_node, instance=instance, reason=reason))
+        elif instance is None and last_node.leaving_at_ms is not None and not last_node.asked:
             # It was told to go, and went: perhaps the reply to our asking was lost.
-            _note(ctx, governed, seat, seat.instance_id or "", reason=reason)
-    return sorted(found, key=lambda each: (each.seat.leaving_at_ms is None, each.seat.machine_id))
+            _note(ctx, governed, last_node, last_node.instance_id or "", reason=reason)
+    return sorted(found, key=lambda each: (each.last_node.leaving_at_ms is None, each.last_node.machine_id))
 
 
 def _replace(ctx: Context, governed: GovernedFleet, suspects: Sequence[_Suspect], *, nodes: int) -> Reaped:
@@ -142,19 +142,19 @@ def _replace(ctx: Context, governed: GovernedFleet, suspects: Sequence[_Suspect]
         room = share_left(tx, ctx, governed, nodes=nodes, at_ms=ctx.clock.now_ms())
     for each in suspects[:room]:
         now_ms = ctx.clock.now_ms()
-        drained_ms = each.seat.leaving_at_ms
+        drained_ms = each.last_node.leaving_at_ms
         if drained_ms is None:
             _drain(ctx, governed, each, now_ms=now_ms)
             drained_ms, draining = now_ms, draining + 1
         waited = now_ms - drained_ms >= ctx.policy.reap.drain_s * 1000
-        if waited or not each.seat.live_attempts:
+        if waited or not each.last_node.live_attempts:
             reallocated += _reallocate(ctx, governed, each)
     return Reaped(reallocated=reallocated, draining=draining)
 
 
 def _drain(ctx: Context, governed: GovernedFleet, suspect: _Suspect, *, now_ms: int) -> None:
     with ctx.store.begin() as tx:
-        tx.machines.leave(suspect.seat, governed.name, suspect.instance, reason=suspect.reason, at_ms=now_ms)
+        tx.machines.leave(suspect.last_node, governed.name, suspect.instance, reason=suspect.reason, at_ms=now_ms)
     try:
         governed.fleet.drain(suspect.instance.id)
     except InstanceGone:
@@ -169,7 +169,7 @@ def _reallocate(ctx: Context, governed: GovernedFleet, suspect: _Suspect) -> boo
         if any(each.id == suspect.instance.id for each in governed.fleet.list()):
             log.warning("fleet %s lists %s and says that it is gone", governed.name, suspect.instance.id)
             return False
-    _note(ctx, governed, suspect.seat, suspect.instance.id, reason=suspect.reason)
+    _note(ctx, governed, suspect.last_node, suspect.instance.id, reason=suspect.reason)
     with ctx.store.begin() as tx:
         # Another comes in its place: it is not one that left by itself, for which nobody is to come.
         tx.fleets.update_instances(governed.name, [suspect.instance.id], ended_at_ms=ctx.clock.now_ms())
@@ -177,13 +177,13 @@ def _reallocate(ctx: Context, governed: GovernedFleet, suspect: _Suspect) -> boo
     return True
 
 
-def _note(ctx: Context, governed: GovernedFleet, seat: LastNode, instance_id: str, *, reason: str) -> None:
+def _note(ctx: Context, governed: GovernedFleet, last_node: LastNode, instance_id: str, *, reason: str) -> None:
     with ctx.store.begin() as tx:
         tx.machines.add_reallocation(
             Reallocation(
                 fleet=governed.name,
                 instance_id=instance_id,
-                machine_id=seat.machine_id,
+                machine_id=last_node.machine_id,
                 reason=reason,
                 at_ms=ctx.clock.now_ms(),
             )

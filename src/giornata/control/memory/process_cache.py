@@ -16,6 +16,7 @@ from giornata.control.ports.node_queries.routing_store import BaseQueue
 from giornata.domain.billing.budget import Budget, Spent
 from giornata.domain.errors import Unavailable
 from giornata.domain.generation.fleet_models import FleetModels
+from giornata.domain.generation.suspect_models import SuspectModels
 from giornata.domain.machines.stragglers import Trail
 
 MOST_CALLERS = 4096
@@ -23,6 +24,7 @@ MOST_MEASURED_JOBS = 4096
 MOST_ORDERS = 4096
 MOST_LEASES = 4096
 MOST_QUEUES = 256
+MOST_LORAS = 16_384
 ORDER_SPEC_MS = 60_000
 """Milliseconds for which an order's spec is remembered. It never changes; the project's policy beside it may."""
 REFUTATIONS_MS = 10_000
@@ -95,6 +97,8 @@ class ProcessCache:
         self.readers = threading.BoundedSemaphore(READERS)
         self.fetches = OneFetchEach()  # of models from outside
         self.fleet_models = FleetModels()
+        self.suspect_models = SuspectModels()
+        self._sound_loras: set[str] = set()
         self.quotas = QuotaMemory()
         self._lock = threading.Lock()
         self._callers: dict[str, tuple[Caller, range]] = {}
@@ -117,6 +121,17 @@ class ProcessCache:
         self._leases: dict[str, tuple[Mapping[PictureKey, str], int]] = {}
         # How far each live attempt was when, by its id. Only the loop `stragglers` reads and writes them.
         self.trails: dict[str, Trail] = {}
+
+    def is_sound_lora(self, sha256: str) -> bool:
+        """Return True for a LoRA whose header this process has found to be one that nodes can draw with."""
+        return sha256 in self._sound_loras
+
+    def note_sound_lora(self, sha256: str) -> None:
+        """Remember that nodes can draw with a LoRA. Its bytes never change."""
+        with self._lock:
+            if len(self._sound_loras) >= MOST_LORAS:
+                self._sound_loras.clear()
+            self._sound_loras.add(sha256)
 
     @property
     def generation(self) -> int:

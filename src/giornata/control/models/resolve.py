@@ -13,9 +13,10 @@ from typing import Any, Protocol
 
 from giornata.control.context import Context
 from giornata.control.models.register import referred_model, uploaded_model
+from giornata.control.models.stored_header import stored_facts
 from giornata.control.ports.model_registry import ModelRecord
 from giornata.control.ports.store import Transaction
-from giornata.domain.errors import Fault, InvalidInput, Unavailable
+from giornata.domain.errors import BlobMissing, Fault, InvalidInput, Unavailable
 from giornata.domain.generation.model_header import name_faults
 from giornata.domain.generation.model_kinds import TITLES, ModelFamily, ModelKind
 from giornata.protocol.model_references import HubRepository, model_reference
@@ -55,8 +56,9 @@ class ModelPlace(Protocol):
 def bring_models(ctx: Context, project_id: str, places: Iterable[ModelPlace]) -> list[Fault]:
     """Bring every file that is named by reference, and is not in the registry, into storage and the registry.
 
-    Call it before the transaction of the submission: it reads storage, and may download. Returns the faults of
-    references that name nothing usable. Raises Unavailable when a source fails.
+    The header of a registered LoRA is read again, once in a process: the LoRA may be older than a rule that would
+    refuse it today. Call it before the transaction of the submission: it reads storage, and may download. Returns the
+    faults of references that name nothing usable, and of such LoRAs. Raises Unavailable when a source fails.
     """
     by_name = _by_name(places)
     with ctx.store.read() as tx:
@@ -64,6 +66,7 @@ def bring_models(ctx: Context, project_id: str, places: Iterable[ModelPlace]) ->
     faults: list[Fault] = []
     for name, place in by_name.items():
         if name in known:
+            faults += _looked_at(ctx, known[name], place.where)
             continue
         try:
             found = _brought(ctx, project_id, name, place)
@@ -76,6 +79,27 @@ def bring_models(ctx: Context, project_id: str, places: Iterable[ModelPlace]) ->
                 with ctx.store.begin() as tx:
                     tx.models.add(found)
     return faults
+
+
+def _looked_at(ctx: Context, model: ModelRecord, where: str) -> Sequence[Fault]:
+    """Return why no node draws with a registered LoRA, by its header in storage."""
+    if model.kind != ModelKind.LORA or model.sha256 is None or ctx.memory.is_sound_lora(model.sha256):
+        return ()
+    with ctx.store.read() as tx:
+        blob = tx.uploads.blobs(model.project_id, [model.sha256]).get(model.sha256)
+    if blob is None:
+        return ()  # a lease of its pictures says so
+    family = None if model.family is None else ModelFamily(model.family)
+    try:
+        stored_facts(
+            ctx, blob.key, blob.size_bytes, where=where, kind=ModelKind.LORA, family=family, family_needed=False
+        )
+    except BlobMissing:
+        return ()
+    except InvalidInput as refusal:
+        return refusal.faults
+    ctx.memory.note_sound_lora(model.sha256)
+    return ()
 
 
 def is_brought(place: ModelPlace) -> bool:

@@ -55,6 +55,7 @@ def create_webhook(ctx: Context, caller: Caller, request: CreateWebhook) -> Secr
             begins_after=tx.webhook_deliveries.newest_event(),
             old_secret_until_ms=None,
             created_at_ms=now_ms,
+            created_by=caller.maker,
         )
         tx.webhooks.add(record)
         changes = {"format": record.format, "events": list(record.events), "job_id": record.job_id}
@@ -167,6 +168,7 @@ def _reply(record: WebhookRecord, counts: Mapping[DeliveryState, int]) -> Webhoo
         dead=counts.get(DeliveryState.DEAD, 0),
         old_secret_until=None if record.old_secret_until_ms is None else instant(record.old_secret_until_ms),
         created_at=instant(record.created_at_ms),
+        created_by=record.created_by,
     )
 
 

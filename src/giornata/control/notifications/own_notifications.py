@@ -87,6 +87,7 @@ def _webhook(
         old_secret_until_ms=None,
         created_at_ms=ctx.clock.now_ms(),
         user_id=person.id,
+        created_by=caller.maker,
     )
 
 

@@ -6,14 +6,17 @@ from itertools import islice
 
 from giornata.control.context import Context
 from giornata.control.models.downloads import downloads_of
+from giornata.control.notifications.announce import announce
 from giornata.control.pictures.model_coverage import BASE_ROLES
 from giornata.control.pictures.route_pictures import base_to_fetch, see_fleet
 from giornata.control.ports.node_queries.routing_store import BaseQueue
 from giornata.control.ports.store import Transaction
 from giornata.domain.generation.fleet_models import NodeModels
+from giornata.protocol.events import OperatorEvent
 from giornata.protocol.generation.checks.named_models import named_models
 from giornata.protocol.node.held_models import HeldModels, HeldTier, PrefetchHint, merged
 from giornata.protocol.node.work import Claim, ClaimReply
+from giornata.protocol.project.admin import ROOT_PROJECT
 
 UNKNOWN = -1
 """Version of a node that reports its files, when none of its reports is known."""
@@ -28,6 +31,7 @@ def note_models(tx: Transaction, ctx: Context, claim: Claim, owner: str | None, 
     is known changes nothing: the reply's `held_version` asks for another one.
     """
     node_id, fleet = claim.node.node_id, ctx.memory.fleet_models
+    _announce_damage(tx, ctx, claim, owner, at_ms=at_ms)
     known, said = fleet.of(node_id), _said(claim, owner, at_ms=at_ms)
     if claim.held_version is None:
         fleet.put(node_id, said)
@@ -51,7 +55,9 @@ def is_noted(ctx: Context, claim: Claim) -> bool:
     known = ctx.memory.fleet_models.of(claim.node.node_id)
     if claim.held_version is None:
         return True
-    return known is not None and (known.version, known.fetching) == (claim.held_version, claim.fetching)
+    if known is None or claim.damaged:
+        return False
+    return (known.version, known.fetching) == (claim.held_version, claim.fetching)
 
 
 def known_version(ctx: Context, claim: Claim) -> int | None:
@@ -72,14 +78,20 @@ def wanted_base(ctx: Context, claim: Claim, project_id: str | None, *, at_ms: in
 def with_version(ctx: Context, claim: Claim, reply: ClaimReply) -> ClaimReply:
     """Add to the reply which version of the node's files is known, if the node reports them.
 
-    Notes as well when the node expects to have what it fetches, for this process only.
+    Notes as well when the node expects to have what it fetches, for this process only; and which of its files were
+    damaged. The reply tells which of its files were damaged on another node.
     """
     if claim.held_version is None:
         return reply
     left_s = claim.fetching_left_s if claim.fetching is not None else None
     arrives_at_ms = None if left_s is None else ctx.clock.now_ms() + round(left_s * 1000)
-    ctx.memory.fleet_models.note_arrival(claim.node.node_id, arrives_at_ms)
-    return reply.model_copy(update={"held_version": known_version(ctx, claim)})
+    fleet, node_id = ctx.memory.fleet_models, claim.node.node_id
+    fleet.note_arrival(node_id, arrives_at_ms)
+    suspects, known = ctx.memory.suspect_models, fleet.of(node_id)
+    if claim.damaged:
+        suspects.note(node_id, claim.damaged, at_ms=ctx.clock.now_ms())
+    verify = () if known is None else suspects.to_verify(node_id, known.disk)
+    return reply.model_copy(update={"held_version": known_version(ctx, claim), "verify": verify})
 
 
 def with_models(ctx: Context, claim: Claim, reply: ClaimReply, project_id: str | None, *, at_ms: int) -> ClaimReply:
@@ -107,11 +119,11 @@ def _hint(ctx: Context, claim: Claim, project_id: str | None, *, at_ms: int) -> 
     fleet.note_hinted(node_id, wanted.base_key, at_ms=at_ms)
     with ctx.store.begin() as tx:
         besides = (each for each in _besides(tx, wanted.order_id) if each not in disk)
-        wishes = dict.fromkeys([*missing, *islice(besides, MOST_BESIDES)])
-        found = downloads_of(tx, ctx, wanted.project_id, list(wishes), order_ids=[wanted.order_id])
+        names = dict.fromkeys([*missing, *islice(besides, MOST_BESIDES)])
+        found = downloads_of(tx, ctx, wanted.project_id, list(names), order_ids=[wanted.order_id])
         if found.keys() >= set(missing):
             tx.routing.note_held(node_id, version=None, held=None, fetching=wanted.base_key)
-            downloads = tuple(found[each] for each in wishes if each in found)
+            downloads = tuple(found[each] for each in names if each in found)
             return PrefetchHint(base_key=wanted.base_key, downloads=downloads)
     fleet.note_given_up(node_id)
     return None
@@ -122,6 +134,15 @@ def _besides(tx: Transaction, order_id: str) -> Iterator[str]:
     for order in tx.picture_orders.specs([order_id]).values():
         named = (each for each in named_models(order.spec) if each.role not in BASE_ROLES)
         yield from (each.use["sha256"] for each in named if each.use.get("sha256"))
+
+
+def _announce_damage(tx: Transaction, ctx: Context, claim: Claim, owner: str | None, *, at_ms: int) -> None:
+    """Tell the owner of the machine which model files were damaged on it, once for each."""
+    node = claim.node
+    for sha256 in claim.damaged:
+        if not ctx.memory.suspect_models.is_known(node.node_id, sha256):
+            data = {"machine_id": node.machine_id, "node_id": node.node_id, "sha256": sha256}
+            announce(tx, ctx, owner or ROOT_PROJECT, OperatorEvent.MODEL_DAMAGED, data, at_ms=at_ms)
 
 
 def _said(claim: Claim, owner: str | None, *, at_ms: int) -> NodeModels:

@@ -1,4 +1,4 @@
-"""Take in a job that ended in another project: its row, checkpoints, results, metrics and log."""
+"""Take in a job that ended in another project: its row, its checkpoints and its results."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -18,25 +18,23 @@ from giornata.control.ports.store import Transaction
 from giornata.control.ports.user_queries.import_store import (
     ArtifactToImport,
     CheckpointToImport,
-    EventToImport,
-    LineToImport,
-    MetricToImport,
 )
 from giornata.control.ports.user_queries.records import BlobRecord, JobRecord
+from giornata.control.projects.import_sweep import members_of, parse_sweep
 from giornata.control.quotas.use import quotas_of
 from giornata.control.text_limits import label_faults, text_faults
-from giornata.control.timestamps import instant
 from giornata.domain.accounts.audit_log import AuditVerb
 from giornata.domain.billing.quotas import refusal_of
-from giornata.domain.errors import Conflict, Fault, InvalidInput
+from giornata.domain.errors import Conflict, Fault
 from giornata.domain.generation.picture import ORDER_KINDS
 from giornata.domain.jobs.job import IMPORTED_FROM, TERMINAL
+from giornata.domain.jobs.sweep import SWEEP_KIND
 from giornata.protocol.events import EventType
 from giornata.protocol.generation.preprocess import PREPROCESS_KIND
 from giornata.protocol.jobs import Job
 from giornata.protocol.model import Message
 from giornata.protocol.node.joint import joint_key_of
-from giornata.protocol.project.project_transfer import ImportedEvent, ImportedHistory, ImportHistory, ImportJob
+from giornata.protocol.project.project_transfer import ImportJob
 from giornata.protocol.specs import input_files, model_key, shape_key_of, total_steps
 
 SEEDED_KINDS = ORDER_KINDS - {PREPROCESS_KIND}
@@ -56,11 +54,15 @@ def import_job(ctx: Context, caller: Caller, request: ImportJob) -> tuple[Job, b
     """
     require_admin(caller)
     with ctx.store.begin() as tx:
+        is_sweep = request.kind == SWEEP_KIND
+        # Of a sweep, its jobs are locked first: a job comes before its project.
+        found = parse_sweep(tx, caller, request) if is_sweep else parse_spec(request.kind, request.spec)
         tx.submission.hold_project(caller.project_id)  # two equal requests make one job
         there = tx.imported_jobs.find(caller.project_id, request.imported_from)
         if there is not None:
             return read_job(ctx, tx, caller, there), False
-        parsed, faults = _checked(ctx, caller, tx, request)
+        parsed, faults = found
+        faults = [*faults, *_faults(ctx, caller, tx, request, parsed)]
         spec = {} if parsed is None else parsed.model_dump(mode="json")
         inputs = {} if parsed is None else input_files(request.kind, spec)
         blobs = _blobs(tx, ctx, caller, request, inputs)
@@ -75,38 +77,6 @@ def import_job(ctx: Context, caller: Caller, request: ImportJob) -> tuple[Job, b
         return read_job(ctx, tx, caller, job.id), True
 
 
-def import_history(ctx: Context, caller: Caller, job_id: str, request: ImportHistory) -> ImportedHistory:
-    """Insert metrics, lines and events of an imported job; those that are there already stay.
-
-    Events are taken while the import goes on, which the page that `is_last` ends with the event `job.imported`.
-    Raises Forbidden unless the caller owns the project, NotFound, Conflict for a job that was not imported, and
-    InvalidInput.
-    """
-    require_admin(caller)
-    now_ms = ctx.clock.now_ms()
-    with ctx.store.begin() as tx:
-        tx.submission.hold_project(caller.project_id)  # two equal requests write one history
-        job = imported_job(tx, caller, job_id)
-        faults = list(_history_faults(ctx, tx, job_id, request))
-        if faults:
-            raise InvalidInput(faults)
-        metrics = [
-            MetricToImport(step=each.step, attempt_number=each.attempt, at_ms=_ms(each.at), values=each.values)
-            for each in request.metrics
-        ]
-        lines = [
-            LineToImport(number=each.number, attempt_number=each.attempt, at_ms=_ms(each.at), line=each.line)
-            for each in request.lines
-        ]
-        tx.imported_jobs.add_history(job_id, metrics=metrics, lines=lines)
-        if job.phase == IMPORTING:
-            tx.imported_jobs.add_events(job, [_event(each) for each in request.events])
-            if request.is_last:
-                tx.jobs.update(job_id, phase="")
-                _tell(tx, job, at_ms=now_ms)
-    return ImportedHistory(job_id=job_id, at=instant(now_ms))
-
-
 def imported_job(tx: Transaction, caller: Caller, job_id: str) -> JobRecord:
     """Return an imported job of the caller's project. Raises NotFound, and Conflict for any other job."""
     job = own_job(tx, caller, job_id)
@@ -115,25 +85,20 @@ def imported_job(tx: Transaction, caller: Caller, job_id: str) -> JobRecord:
     return job
 
 
-def _tell(tx: Transaction, job: JobRecord, *, at_ms: int) -> None:
+def tell_of_import(tx: Transaction, job: JobRecord, *, at_ms: int) -> None:
+    """Write the event that ends an import."""
     data = {"imported_from": job.labels[IMPORTED_FROM], "state": job.state}
     tx.events.add(job.id, job.project_id, EventType.JOB_IMPORTED, None, data, at_ms)
 
 
-def _event(each: ImportedEvent) -> EventToImport:
-    return EventToImport(
-        number=each.number, type=each.type, attempt_number=each.attempt, data=each.data, at_ms=_ms(each.at)
-    )
-
-
-def _checked(ctx: Context, caller: Caller, tx: Transaction, request: ImportJob) -> tuple[Message | None, list[Fault]]:
-    parsed, faults = parse_spec(request.kind, request.spec)
-    faults += [
+def _faults(ctx: Context, caller: Caller, tx: Transaction, request: ImportJob, parsed: Message | None) -> list[Fault]:
+    faults = [
         *text_faults("name", request.name),
         *text_faults("error", request.error),
         *label_faults(request.labels),
     ]
     most = ctx.policy.max_order_bytes if request.kind in ORDER_KINDS else ctx.policy.max_spec_bytes
+    most *= 3 if request.kind == SWEEP_KIND else 1  # the common part, what differs, and the ids of its jobs
     for where, found in (("spec", request.spec), ("result", request.result)):
         size_bytes = len(json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode())
         if size_bytes > most:
@@ -149,17 +114,22 @@ def _checked(ctx: Context, caller: Caller, tx: Transaction, request: ImportJob) 
     ):
         if len(set(values)) < len(values):
             faults.append(Fault(where=where, message="names one twice", hint="name each once"))
-    return parsed, [*faults, *_instant_faults(ctx, request)]
+    return [*faults, *_instant_faults(ctx, request)]
 
 
 def _instant_faults(ctx: Context, request: ImportJob) -> Iterable[Fault]:
     started_at = request.started_at or request.created_at
     instants = {"created_at": request.created_at, "started_at": started_at, "ended_at": request.ended_at}
     for where, at in instants.items():
-        if not FIRST_MS <= _ms(at) <= ctx.clock.now_ms() + DAY_MS:
-            yield Fault(where=where, message=f"{at.isoformat()} is no time at which a job can have been")
+        yield from instant_fault(ctx, where, at, what="at which a job can have been")
     if not request.created_at <= started_at <= request.ended_at:
         yield Fault(where="ended_at", message="a job is created, started and ended in this order")
+
+
+def instant_fault(ctx: Context, where: str, at: datetime, *, what: str) -> Iterable[Fault]:
+    """Yield a fault for an instant of before the year 2000, or of the future."""
+    if not FIRST_MS <= ms_of(at) <= ctx.clock.now_ms() + DAY_MS:
+        yield Fault(where=where, message=f"{at.isoformat()} is no time {what}")
 
 
 def _blobs(
@@ -200,16 +170,16 @@ def _record(ctx: Context, caller: Caller, request: ImportJob, spec: dict[str, An
         shape_key=shape_key_of(request.kind, spec),
         priority=request.priority,
         labels={**request.labels, IMPORTED_FROM: request.imported_from},
-        total_steps=total_steps(request.kind, spec),
+        total_steps=len(members_of(spec)) if request.kind == SWEEP_KIND else total_steps(request.kind, spec),
         retry_of=request.retry_of,
         step=request.step,
         committed_step=max((each.step for each in request.checkpoints), default=0),
         phase=IMPORTING if request.history_follows else "",
         error=request.error,
         result=request.result,
-        created_at_ms=_ms(request.created_at),
+        created_at_ms=ms_of(request.created_at),
         started_at_ms=None,  # it took no turn in this queue
-        ended_at_ms=_ms(request.ended_at),
+        ended_at_ms=ms_of(request.ended_at),
         min_vram_bytes=request.min_vram_bytes,
         created_by=caller.maker,
     )
@@ -238,32 +208,17 @@ def _insert(
             )
             for each in request.artifacts
         ],
+        cost_micro_usd=request.cost_micro_usd,
         at_ms=now_ms,
     )
+    if job.kind == SWEEP_KIND:
+        tx.imported_jobs.adopt(job.id, members_of(job.spec), project_id=job.project_id)
     if job.kind in ORDER_KINDS:
         place_ended_order(tx, job)
     if not request.history_follows:
-        _tell(tx, job, at_ms=now_ms)
+        tell_of_import(tx, job, at_ms=now_ms)
 
 
-def _history_faults(ctx: Context, tx: Transaction, job_id: str, request: ImportHistory) -> Iterable[Fault]:
-    most_lines, most_steps = ctx.policy.max_log_lines_per_job, 2 * ctx.policy.max_metric_steps_per_job
-    if any(each.number >= most_lines for each in request.lines):
-        yield Fault(where="lines", message=f"a job keeps {most_lines} lines", hint="leave later lines out")
-    # A full history that is sent once more is no fault.
-    if request.metrics and tx.reports.count_metrics(job_id, from_step=0, up_to=most_steps + 1) > most_steps:
-        yield Fault(where="metrics", message=f"a job keeps the metrics of {most_steps} steps")
-    for number, each in enumerate(request.events):
-        if each.type is EventType.JOB_IMPORTED:
-            hint = "leave it out: the end of the import makes it"
-            yield Fault(where=f"events.{number}.type", message="is no part of a history", hint=hint)
-    instants = {f"metrics.{number}.at": each.at for number, each in enumerate(request.metrics)}
-    instants |= {f"lines.{number}.at": each.at for number, each in enumerate(request.lines)}
-    instants |= {f"events.{number}.at": each.at for number, each in enumerate(request.events)}
-    for where, at in instants.items():
-        if not FIRST_MS <= _ms(at) <= ctx.clock.now_ms() + DAY_MS:
-            yield Fault(where=where, message=f"{at.isoformat()} is no time of a job")
-
-
-def _ms(at: datetime) -> int:
+def ms_of(at: datetime) -> int:
+    """Return the instant in epoch milliseconds."""
     return round(at.timestamp() * 1000)

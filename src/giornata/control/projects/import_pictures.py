@@ -16,7 +16,7 @@ from giornata.control.storage.signed_urls import signed_url
 from giornata.control.text_limits import text_faults
 from giornata.control.timestamps import instant
 from giornata.domain.errors import Fault, InvalidInput
-from giornata.domain.generation.picture import PictureState, lease_folder, picture_key
+from giornata.domain.generation.picture import PictureState, SafetyPolicy, lease_folder, picture_key
 from giornata.domain.generation.search_terms import STAR
 from giornata.protocol.node.pictures import PictureFlag
 from giornata.protocol.project.project_transfer import (
@@ -30,13 +30,19 @@ from giornata.protocol.project.project_transfer import (
 def import_pictures(ctx: Context, caller: Caller, job_id: str, request: ImportPictures) -> ImportedPictures:
     """Write the pictures whose bytes storage has, and return a signed PUT for each of the others.
 
-    Pictures that are there already stay as they are, and an import that has ended takes none. Raises Forbidden
+    The project's policy for unsafe pictures holds: where it blocks them, unsafe and unchecked ones have no bytes
+    here. Pictures that are there already stay as they are, and an import that has ended takes none. Raises Forbidden
     unless the caller owns the project, NotFound, Conflict for a job that was not imported, InvalidInput with every
     fault, and OverQuota.
     """
     require_admin(caller)
     with ctx.store.read() as tx:
-        wanted = _wanted(ctx, tx, caller, job_id, request)
+        given = _wanted(ctx, tx, caller, job_id, request)
+        project = tx.projects.get(caller.project_id)
+    policy = SafetyPolicy.OFF if project is None else SafetyPolicy(project.safety)
+    wanted = [_under(policy, each) for each in given]
+    had_bytes = {each.number for each in given if each.sha256 is not None}
+    withheld = tuple(each.number for each in wanted if each.sha256 is None and each.number in had_bytes)
     if not wanted:
         return ImportedPictures(job_id=job_id)
     missing = [each for each in wanted if each.sha256 is not None and not _is_stored(ctx, caller, job_id, each)]
@@ -49,7 +55,20 @@ def import_pictures(ctx: Context, caller: Caller, job_id: str, request: ImportPi
         if stored and imported_job(tx, caller, job_id).phase == IMPORTING:
             _write(tx, caller, job_id, stored)
     uploads = tuple(_upload(ctx, caller, job_id, each) for each in missing)
-    return ImportedPictures(job_id=job_id, uploads=uploads)
+    return ImportedPictures(job_id=job_id, uploads=uploads, withheld=withheld)
+
+
+def _under(policy: SafetyPolicy, each: ImportedPicture) -> ImportedPicture:
+    """Return the picture as it may be in a project with this policy."""
+    if policy is SafetyPolicy.OFF or each.sha256 is None:
+        return each
+    flags = set(each.flags)
+    if each.safety is SafetyPolicy.OFF and "unsafe" not in flags:
+        flags.add("unchecked")
+    if policy is SafetyPolicy.BLOCK and flags & {"unsafe", "unchecked"}:
+        flags = (flags - {"unsafe"}) | {"blocked"}
+        return each.model_copy(update={"flags": tuple(sorted(flags)), "sha256": None, "size_bytes": None})
+    return each.model_copy(update={"flags": tuple(sorted(flags))})
 
 
 def _wanted(
@@ -128,4 +147,5 @@ def _write(tx: Transaction, caller: Caller, job_id: str, some: Sequence[Imported
     for each in some:
         tags = [*each.tags, *([STAR] if each.starred else [])]
         if each.number in new and tags:
-            tx.picture_gallery.add_tags([PictureKey(job_id, each.number)], tags, project_id=caller.project_id)
+            key, of = PictureKey(job_id, each.number), caller.project_id
+            tx.picture_gallery.add_tags([key], tags, project_id=of, created_by=caller.maker)

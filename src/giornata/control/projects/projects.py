@@ -24,6 +24,7 @@ def project_reply(tx: Transaction, ctx: Context, project: ProjectRecord) -> Proj
         id=project.id,
         name=project.name,
         created_at=instant(project.created_at_ms),
+        created_by=project.created_by,
         max_pictures=max_pictures_of(ctx, project),
         safety=SafetyPolicy(project.safety),
     )
@@ -63,12 +64,13 @@ def own_project(ctx: Context, caller: Caller) -> Project:
 def create_project(ctx: Context, caller: Caller, request: CreateProject) -> Project:
     """Make a project. Raises Forbidden unless the caller governs the installation, Conflict when the id is taken."""
     require_root_admin(caller)
-    project = ProjectRecord(id=request.id, name=request.name or request.id, created_at_ms=ctx.clock.now_ms())
+    now_ms, name = ctx.clock.now_ms(), request.name or request.id
+    project = ProjectRecord(id=request.id, name=name, created_at_ms=now_ms, created_by=caller.maker)
     with ctx.store.begin() as tx:
         if not tx.projects.add(project):
             raise Conflict(f"there is a project {request.id} already")
         verb = AuditVerb.PROJECT_CREATE
-        record_call(tx, caller, verb, project.id, at_ms=project.created_at_ms, project_id=project.id)
+        record_call(tx, caller, verb, project.id, at_ms=now_ms, project_id=project.id)
         return project_reply(tx, ctx, project)
 
 

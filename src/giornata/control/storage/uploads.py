@@ -40,11 +40,12 @@ KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}", re.ASCII)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uploader:
     """The sender of an upload. `project_id` finds the project inside a transaction, and refuses a sender that may not
-    (any more) send.
+    (any more) send. `created_by` is the person or the key; None for an attempt.
     """
 
     project_id: Callable[[Transaction], str]
     attempt_id: str | None
+    created_by: str | None = None
 
 
 def open_uploads(ctx: Context, uploader: Uploader, request: UploadRequest) -> UploadReply:
@@ -139,6 +140,7 @@ def _begin(ctx: Context, uploader: Uploader, project_id: str, file: FileToUpload
         key=key,
         multipart_id=ctx.blobs.begin_multipart(key) if plan_parts(file.size_bytes) else None,
         created_at_ms=now_ms,
+        created_by=uploader.created_by,
     )
 
 
@@ -153,7 +155,7 @@ def request_uploads(ctx: Context, caller: Caller, request: UploadRequest) -> Upl
 
 def user_uploader(caller: Caller) -> Uploader:
     """Return the uploader of a user: such uploads belong to no attempt."""
-    return Uploader(project_id=lambda _tx: caller.project_id, attempt_id=None)
+    return Uploader(project_id=lambda _tx: caller.project_id, attempt_id=None, created_by=caller.maker)
 
 
 def renew_upload(ctx: Context, caller: Caller, upload_id: str, request: RenewParts) -> UploadTicket:

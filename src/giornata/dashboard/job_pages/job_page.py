@@ -25,7 +25,7 @@ from giornata.control.projects.set_budget import change_job
 from giornata.dashboard.forms import micro_usd_in, number_in, said_of
 from giornata.dashboard.job_pages.timeline import Timeline, TimelineSpan, draw_timeline
 from giornata.dashboard.rendering import render
-from giornata.dashboard.visit import Visit, action, page, see
+from giornata.dashboard.visit import Visit, action, page, part, see
 from giornata.dashboard.words import duration, plural
 from giornata.domain.errors import Conflict, GiornataError, IllegalTransition, InvalidInput, NotFound
 from giornata.domain.generation.picture import ORDER_KINDS
@@ -332,14 +332,14 @@ _JOB = "/projects/{project_id}/jobs/{job_id}"
 ROUTES = (
     page(_JOB, show),
     page(f"{_JOB}/head", show_head),
-    page(f"{_JOB}/pictures", show_pictures),
+    part(f"{_JOB}/pictures", show_pictures),
     page(f"{_JOB}/pictures/{{name}}", send_picture),
-    page(f"{_JOB}/timeline", show_timeline),
-    page(f"{_JOB}/newest", show_newest),
-    page(f"{_JOB}/files", show_files),
+    part(f"{_JOB}/timeline", show_timeline),
+    part(f"{_JOB}/newest", show_newest),
+    part(f"{_JOB}/files", show_files),
     page(f"{_JOB}/files/all", show_all_files),
-    page(f"{_JOB}/audits", show_audits),
-    page(f"{_JOB}/pretraining", show_pretraining),
+    part(f"{_JOB}/audits", show_audits),
+    part(f"{_JOB}/pretraining", show_pretraining),
     page(f"{_JOB}/provenance", send_provenance),
     action(f"{_JOB}/delete", remove_job),
     action(f"{_JOB}/cancel", cancel_job),

@@ -12,7 +12,7 @@ from giornata.control.jobs.retry import retry
 from giornata.control.jobs.stop_job import cancel
 from giornata.dashboard.home_pages import ACTIVE, ENDED
 from giornata.dashboard.rendering import render
-from giornata.dashboard.visit import Visit, action, page, see
+from giornata.dashboard.visit import Visit, action, page, part, see
 from giornata.domain.errors import Conflict, GiornataError, InvalidInput, NotFound, OverBudget
 from giornata.domain.jobs.job import JobState
 from giornata.protocol.jobs import Job
@@ -29,6 +29,24 @@ ID_PREFIX = "job_"
 
 def show(visit: Visit) -> Response:
     """Show a page of jobs, newest first. A filter that is of no use is said beside its field."""
+    found = _listed(visit)
+    return render(
+        visit,
+        "jobs.html",
+        status=400 if found["faults"] else 200,
+        states=[(name, name or "any") for name in STATES],
+        kinds=[("", "any"), *((kind, kind) for kind in KINDS)],
+        is_filtered=any(found["given"].values()),
+        **found,
+    )
+
+
+def show_rows(visit: Visit) -> Response:
+    """Show the jobs of the page alone, which it loads again and again."""
+    return render(visit, "job_list.html", **_listed(visit))
+
+
+def _listed(visit: Visit) -> dict[str, Any]:
     given = {name: visit.query(name) or "" for name in ("state", "kind", "match", "label")}
     faults = _faults(given)
     jobs: tuple[Job, ...] = ()
@@ -41,21 +59,14 @@ def show(visit: Visit) -> Response:
             faults = {_field_of(each.where): each.message for each in error.faults}
     filters = {name: value or None for name, value in given.items()}
     here = visit.url("/jobs", **filters)
-    return render(
-        visit,
-        "jobs.html",
-        status=400 if faults else 200,
-        jobs=jobs,
-        given=given,
-        faults=faults,
-        states=[(name, name or "any") for name in STATES],
-        kinds=[("", "any"), *((kind, kind) for kind in KINDS)],
-        here=here,
-        refresh_url=visit.url("/jobs", **filters, cursor=visit.query("cursor")),
-        next_url=visit.url("/jobs", **filters, cursor=following) if following else "",
-        first_url=here if visit.query("cursor") else "",
-        is_filtered=any(given.values()),
-    )
+    return {
+        "jobs": jobs,
+        "given": given,
+        "faults": faults,
+        "refresh_url": visit.url("/jobs/rows", **filters, cursor=visit.query("cursor")),
+        "next_url": visit.url("/jobs", **filters, cursor=following) if following else "",
+        "first_url": here if visit.query("cursor") else "",
+    }
 
 
 def cancel_several(visit: Visit) -> Response:
@@ -117,6 +128,7 @@ def _wanted(visit: Visit, given: Mapping[str, str]) -> dict[str, Any]:
 
 ROUTES = (
     page("/projects/{project_id}/jobs", show),
+    part("/projects/{project_id}/jobs/rows", show_rows),
     action("/projects/{project_id}/jobs/cancel", cancel_several),
     action("/projects/{project_id}/jobs/retry", retry_several),
     action("/projects/{project_id}/jobs/delete", delete_several),

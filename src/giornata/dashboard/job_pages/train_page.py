@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from giornata.control.jobs.reading.job_outputs import read_checkpoints_at
 from giornata.control.jobs.reading.read_jobs import get_job
 from giornata.control.jobs.submission.estimate import estimate
+from giornata.control.jobs.submission.spec_faults import parse_spec
 from giornata.control.jobs.submission.submit import submit
 from giornata.control.storage.datasets import create_dataset, get_dataset
 from giornata.control.storage.training_view import TrainedView, read_picture, view_pictures
@@ -204,8 +205,8 @@ def read_pictures(form: SubmittedForm) -> list[Picture]:
     return [whole[sha256] for sha256 in order][:MOST_PICTURES]
 
 
-def read_fields(form: SubmittedForm) -> dict[str, Any]:
-    """Return the fields of the spec that the form sets, beginning with its preset's. Raises InvalidInput."""
+def read_fields(form: SubmittedForm) -> tuple[dict[str, Any], list[Fault]]:
+    """Return the fields of the spec that the form sets, beginning with its preset's, and the faults of the others."""
     given: dict[str, Any] = {own: value for name, own in FIELDS.items() if (value := form.get(name))}
     faults: list[Fault] = []
     steps = given.get("max_train_steps")
@@ -213,6 +214,7 @@ def read_fields(form: SubmittedForm) -> dict[str, Any]:
         if steps.isascii() and steps.isdigit() and len(steps) < 10:
             given["max_train_steps"] = int(steps)
         else:
+            del given["max_train_steps"]
             faults.append(Fault(where="spec.max_train_steps", message="is no whole number", hint="such as 500"))
     try:
         more = json.loads(form.get("more") or "{}")
@@ -225,18 +227,14 @@ def read_fields(form: SubmittedForm) -> dict[str, Any]:
     preset = form.get("preset")
     if preset and preset not in PRESETS:
         faults.append(Fault(where="preset", message="is not a preset"))
-    if faults:
-        raise InvalidInput(faults)
-    return started_from(preset, {**given, **more}) if preset else {**given, **more}
+        preset = ""
+    return (started_from(preset, {**given, **more}) if preset else {**given, **more}), faults
 
 
 def _request(visit: Visit, pictures: Sequence[Picture]) -> SubmitJob:
     """Return the job that the form asks for; its dataset is made. Raises InvalidInput with all faults."""
-    faults: list[Fault] = []
-    fields: dict[str, Any] = {}
     budget, dataset = None, NO_DATASET
-    with collecting(faults):
-        fields = read_fields(visit.form)
+    fields, faults = read_fields(visit.form)
     with collecting(faults):
         budget = _budget(visit.form.get("budget"))
     with collecting(faults):
@@ -247,7 +245,9 @@ def _request(visit: Visit, pictures: Sequence[Picture]) -> SubmitJob:
         else:
             raise InvalidInput([Fault(where="pictures", message="There is no picture yet", hint="drop some")])
     if faults:
-        raise InvalidInput(faults)
+        places = {fault.where for fault in faults}
+        others = parse_spec("train", {**fields, "dataset": dataset}, as_written=True)[1]
+        raise InvalidInput([*faults, *(fault for fault in others if fault.where not in places)])
     try:
         return SubmitJob(
             spec={**fields, "dataset": dataset}, name=visit.form.get("name") or None, budget_micro_usd=budget
@@ -320,7 +320,7 @@ def _shown(visit: Visit, pictures: Sequence[Picture]) -> dict[str, Any]:
 def _view_spec(form: SubmittedForm) -> TrainSpec:
     needed = {"pretrained_model_name_or_path": "model", "dataset": NO_DATASET, "instance_prompt": "sks"}
     try:
-        return TrainSpec.model_validate({**read_fields(form), **needed})
+        return TrainSpec.model_validate({**read_fields(form)[0], **needed})
     except (InvalidInput, ValidationError):
         return TrainSpec.model_validate(needed)
 

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from giornata.control.jobs.reading.order_pictures import picture_file, read_order, read_picture
 from giornata.control.jobs.reading.read_jobs import get_job, list_jobs
 from giornata.control.jobs.submission.order_models import bring_order_models
+from giornata.control.jobs.submission.spec_faults import parse_spec
 from giornata.control.jobs.submission.submit import JobRequest, submit_each
 from giornata.control.models.register import list_models
 from giornata.control.storage import training_view
@@ -155,7 +156,7 @@ def _use(use: Any, *, weighted: bool = False) -> str:
 
 
 def _request(form: SubmittedForm) -> SubmitJob:
-    """Return the order of the form. Raises InvalidInput with every field that is no number."""
+    """Return the order of the form. Raises InvalidInput with all faults when a field cannot be read."""
     prompts = [line.strip() for line in form.get("prompts").splitlines() if line.strip()]
     faults: list[Fault] = []
     axes = axes_of(form, " ".join([*prompts, form.get("negative_prompt")]), faults)
@@ -172,14 +173,22 @@ def _request(form: SubmittedForm) -> SubmitJob:
     spec |= {name: text for name in ("negative_prompt", "model", "scheduler") if (text := form.get(name))}
     if lora := form.get("lora"):
         spec["loras"] = [_lora(part.strip(), faults) for part in lora.split(",") if part.strip()]
-    if faults:
-        raise InvalidInput(faults)
     kind = GRID_KIND if axes else GENERATE_KIND
+    if faults:
+        raise InvalidInput([*faults, *_others(faults, kind, spec)])
     title = prompts[0][:NAME_CHARS] if prompts else None
     try:
         return SubmitJob(kind=kind, spec=spec, name=title)
     except ValidationError:
         return SubmitJob(kind=kind, spec=spec)
+
+
+def _others(faults: Sequence[Fault], kind: str, spec: Mapping[str, Any]) -> list[Fault]:
+    """Return what is wrong with the fields that could be read. Without an axis the prompt may lack its slots."""
+    places = {fault.where for fault in faults}
+    lacks_axes = any(f"{name}_{row}" in places for name in ("axis", "values") for row in ROWS_OF_FORM)
+    known = places | ({"spec.axes", "spec.prompt"} if lacks_axes else set())
+    return [fault for fault in parse_spec(kind, spec, as_written=True)[1] if fault.where not in known]
 
 
 def _lora(text: str, faults: list[Fault]) -> dict[str, Any]:
@@ -195,7 +204,7 @@ def _lora(text: str, faults: list[Fault]) -> dict[str, Any]:
 
 def _page(visit: Visit, typed: Mapping[str, Any], *, faults: Sequence[Fault] = (), status: int = 200) -> Response:
     places = {f"spec.{name}": name for name in FIELDS} | {"spec.loras": "lora", "spec.prompt": "prompts"}
-    places |= axis_places(typed)
+    places |= axis_places(typed, faults)
     beside, others = dict[str, str](), list[Fault]()
     for fault in faults:
         at = (where for where in places if f"{fault.where}.".startswith(f"{where}."))

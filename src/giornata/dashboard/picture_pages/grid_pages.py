@@ -38,12 +38,13 @@ class GridSheet:
 
 
 def axes_of(form: SubmittedForm, prompt: str, faults: list[Fault]) -> list[Axis]:
-    """Return the axes of the form. A row that is filled by half, or that cannot be read, is noted in `faults`."""
+    """Return the axes of the form. A row that is filled by half, or that cannot be read, is in `faults` instead."""
     axes = []
     for row in ROWS_OF_FORM:
         name, text = form.get(f"axis_{row}").strip("{} "), form.get(f"values_{row}")
         if not name and not text:
             continue
+        before = len(faults)
         if not name:
             faults.append(Fault(where=f"axis_{row}", message="name a slot of the prompt, or a setting"))
         try:
@@ -53,7 +54,8 @@ def axes_of(form: SubmittedForm, prompt: str, faults: list[Fault]) -> list[Axis]
             continue
         if not values:
             faults.append(Fault(where=f"values_{row}", message="type values, with commas between them"))
-        axes.append(axis_of(name, values, prompt))
+        if len(faults) == before:
+            axes.append(axis_of(name, values, prompt))
     return axes
 
 
@@ -65,9 +67,13 @@ def typed_axes(spec: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def axis_places(form: Mapping[str, Any]) -> dict[str, str]:
-    """Return the field of the form by the place of a fault in the spec. Rows that are empty are no axes."""
-    used = [row for row in ROWS_OF_FORM if form.get(f"axis_{row}") or form.get(f"values_{row}")]
+def axis_places(form: Mapping[str, Any], faults: Sequence[Fault]) -> dict[str, str]:
+    """Return the field of the form by the place of a fault in the spec. Rows that are empty, or of which the form
+    itself has a fault, are no axes.
+    """
+    faulty = {fault.where for fault in faults}
+    rows = [(row, (f"axis_{row}", f"values_{row}")) for row in ROWS_OF_FORM]
+    used = [row for row, names in rows if faulty.isdisjoint(names) and any(map(form.get, names))]
     found = {f"spec.axes.{number}.values": f"values_{row}" for number, row in enumerate(used)}
     found |= {f"spec.axes.{number}": f"axis_{row}" for number, row in enumerate(used)}
     found |= {name: name for row in ROWS_OF_FORM for name in (f"axis_{row}", f"values_{row}")}

@@ -62,9 +62,9 @@ def set_limits(visit: Visit) -> Response:
     """Set the limits of the project; an empty field lifts one."""
     faults: dict[str, str] = {}
     wanted = {name: whole_number(visit.form, name, faults) for name in QUOTAS}
-    asked, more = (None, faults) if faults else asked_of(SetQuotas, wanted)
-    if asked is None:
-        return show_quotas(visit, faults=more)
+    asked, more = asked_of(SetQuotas, wanted)
+    if asked is None or faults:
+        return show_quotas(visit, faults=more | faults)
     verb = partial(quotas.set_quotas, visit.ctx, visit.governing(), visit.project_id, asked)
     answer = changed(visit, verb, show_quotas, "/settings/quotas", "saved")
     visit.request.app.state.wakeup.notify()
@@ -134,7 +134,8 @@ def unpin(visit: Visit) -> Response:
 def _wanted_retention(visit: Visit) -> tuple[Any, Mapping[str, str]]:
     faults: dict[str, str] = {}
     wanted = {str(each): whole_number(visit.form, str(each), faults) for each in KEPT}
-    return (None, faults) if faults else asked_of(SetRetention, wanted)
+    asked, more = asked_of(SetRetention, wanted)
+    return (None, {**more, **faults}) if faults else (asked, more)
 
 
 def _uses(found: ProjectQuotas) -> list[tuple[str, LimitUse]]:

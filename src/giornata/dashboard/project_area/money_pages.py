@@ -91,9 +91,9 @@ def set_budgets(visit: Visit) -> Response:
             wanted[f"{name}_micro_usd"] = micro_usd_in(given) if given else None
         except ValueError:
             faults[name] = "Type an amount in dollars, such as 250, or leave the field empty."
-    asked, more = asked_of(SetBudget, wanted) if not faults else (None, {})
-    if asked is None:
-        return show(visit, faults=faults | {name.removesuffix("_micro_usd"): said for name, said in more.items()})
+    asked, more = asked_of(SetBudget, wanted)
+    if asked is None or faults:
+        return show(visit, faults={name.removesuffix("_micro_usd"): said for name, said in more.items()} | faults)
     verb = partial(set_project_budget, visit.ctx, visit.governing(), visit.project_id, asked)
     return changed(visit, verb, show, "/settings/money", "saved")
 

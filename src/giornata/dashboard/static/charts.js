@@ -15,6 +15,10 @@
     });
   };
 
+  const shown = (plot, value) => value?.toPrecision(4) ?? "–";
+  // Without a pointer on the chart its legend has the values of the last step.
+  const atRest = (plot) => { if (plot.legend.idx == null) plot.setLegend({ idx: plot.data[0].length - 1 }, false); };
+
   // The points of one job, which all charts of a page draw from. The server thins long curves, and always sends the last point.
   class Points {
     constructor(url, project) { Object.assign(this, { url, project, points: new Map(), last: -1, every: 1, busy: false }); }
@@ -73,8 +77,9 @@
         series.push({ label: key, stroke: smooths ? css("line") : color, width: smooths ? 1 : 2, spanGaps: true, points: { show: index > 0 } });
         if (smooths) { data.push(smoothed(columns[index])); series.push({ label: `${key}, smoothed`, stroke: color, width: 2, spanGaps: true, points: { show: false } }); }
       });
+      for (const each of series.slice(1)) each.value = shown;
       const axis = { stroke: css("soft"), grid: { stroke: css("line"), width: 1 }, ticks: { stroke: css("line"), width: 1 } };
-      const options = { width: this.box.clientWidth, height: 240, scales: { x: { time: false } }, series, axes: [axis, { ...axis, size: 56 }] };
+      const options = { width: this.box.clientWidth, height: 240, scales: { x: { time: false } }, series, axes: [axis, { ...axis, size: 56 }], hooks: { ready: [atRest], setLegend: [atRest] } };
       this.plot = new uPlot(options, data, this.box);
       const latest = columns[0].findLastIndex((each) => each != null), { every } = this.source;
       const thinned = every > 1 ? `; one point for every ${every.toLocaleString("en")} steps is drawn` : "";

@@ -4,6 +4,9 @@
   const POINTS = 500, SMOOTHING = 0.95;
   const DASHES = [[], [8, 4], [2, 4]], PIGMENTS = ["terra", "lapis", "verdigris", "ochre", "violet", "umber"];
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  const shown = (plot, value) => value?.toPrecision(4) ?? "–";
+  // Without a pointer on the chart its legend has the values of the last step.
+  const atRest = (plot) => { if (plot.legend.idx == null) plot.setLegend({ idx: plot.data[0].length - 1 }, false); };
   const figure = document.querySelector("[data-curves]"), box = figure?.querySelector(".chart-plot");
   if (!figure) return;
   const curves = JSON.parse(figure.dataset.curves);
@@ -36,9 +39,9 @@
     const axis = { stroke: css("soft"), grid: { stroke: css("line"), width: 1 }, ticks: { stroke: css("line"), width: 1 } };
     const series = curves.map((curve, index) => ({
       label: curve.name, stroke: css(PIGMENTS[index % PIGMENTS.length]), dash: DASHES[Math.floor(index / PIGMENTS.length)],
-      width: 2, spanGaps: true, points: { show: false },
+      width: 2, spanGaps: true, points: { show: false }, value: shown,
     }));
-    const options = { width: box.clientWidth, height: 280, scales: { x: { time: false } }, series: [{ label: "step" }, ...series], axes: [axis, { ...axis, size: 56 }] };
+    const options = { width: box.clientWidth, height: 280, scales: { x: { time: false } }, series: [{ label: "step" }, ...series], axes: [axis, { ...axis, size: 56 }], hooks: { ready: [atRest], setLegend: [atRest] } };
     plot = new uPlot(options, [steps, ...found.map((points) => steps.map((step) => points.get(step) ?? null))], box);
   };
   const load = async () => {

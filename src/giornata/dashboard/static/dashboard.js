@@ -74,6 +74,17 @@
     if (document.hidden || (used && part.innerHTML)) event.preventDefault();
   });
 
+  // What a part is like is remembered by its entity tag: the server sends nothing while it is the same.
+  const tags = new Map();
+  document.body.addEventListener("htmx:configRequest", ({ detail }) => {
+    if (detail.elt.hasAttribute("data-poll") && tags.has(detail.path)) detail.headers["If-None-Match"] = tags.get(detail.path);
+  });
+  document.body.addEventListener("htmx:beforeSwap", ({ detail }) => {
+    const path = detail.requestConfig.path, tag = detail.xhr.getResponseHeader("ETag");
+    if (detail.xhr.status === 304) detail.shouldSwap = false;
+    else if (tag) tags.set(path, tag); else tags.delete(path);
+  });
+
   // --- logs: the last lines, which go on while the page is open ---
   const LINES = 1000;
   const readLog = async (box) => {
@@ -104,9 +115,15 @@
   // After an event the page's head and log are loaded within a second, and its heavier parts within five.
   const pending = {};
   const tell = (name, ms) => {
-    pending[name] ??= setTimeout(() => { delete pending[name]; document.body.dispatchEvent(new Event(name)); }, ms);
+    pending[name] ??= setTimeout(() => { delete pending[name]; if (!document.hidden) document.body.dispatchEvent(new Event(name)); }, ms);
   };
   const refresh = () => { tell("fresh", 1000); tell("changed", 5000); };
+  // What a page did not load while nobody saw it, it loads when somebody does.
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) return;
+    document.body.dispatchEvent(new Event("shown"));
+    refresh();
+  });
 
   addEventListener("offline", () => setLive("network", false));
   addEventListener("online", () => { setLive("network", true); wake?.(); refresh(); });

@@ -67,6 +67,6 @@ globalThis.uploads = (csrf, take) => {
     const files = entries.length ? (await Promise.all(entries.map(filesOf))).flat() : [...event.dataTransfer.files];
     take(files);
   });
-  document.querySelector("#files").addEventListener("change", (event) => take([...event.target.files]));
+  drop.addEventListener("change", (event) => take([...event.target.files]));
   return upload;
 };

@@ -216,11 +216,12 @@ def _put_on(model: nn.Module, sizes: Mapping[str, AdapterSize], spec: TrainSpec)
         adopt_magnitudes(model, ADAPTER)
     for _, parameter in adapter_parameters(model):
         parameter.data = parameter.data.float()
+    dtype = model.dtype  # diffusers walks through all modules to answer
     for layer in model.modules():
         if isinstance(layer, BaseTunerLayer):
             layer.eval()  # as the base is: in training mode peft's LoKr draws a random number to drop itself out
-            if model.dtype is not torch.float32:
-                _compute_in(layer, model.dtype)
+            if dtype is not torch.float32:
+                _compute_in(layer, dtype)
 
 
 def _compute_in(layer: BaseTunerLayer, dtype: torch.dtype) -> None:

@@ -8,9 +8,10 @@ kernel of a convolution), and B, P × O × R. To change the LoRAs of a row is to
 unchanged is not written. Several LoRAs of one row lie one after another along the rank.
 
 So between two batches of one size no module, shape or stride changes, and compiled kernels stay. The exceptions are
-the first LoRA on a layer, and a rank that grows: ranks are powers of two.
+the first LoRA on a kind of layer, and a rank that grows: ranks are powers of two.
 """
 
+import re
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,15 +30,18 @@ from giornata.diffusion.base.models import BaseModel
 
 Chosen = tuple[tuple[str, float], ...]
 """The LoRAs of one row, by their keys, and the weight of each."""
+REPEATED = re.compile(r"(?:transformer_blocks|resnets)\.\d+\.")
+"""The parts of a UNet that are compiled: layers with one name in all of them are one kind of layer."""
 
 
 class RowAdapters:
     """LoRAs on the UNet of `base`, up to `capacity` of them in the memory of the device.
 
     `load` may drop the LoRAs that were used least recently, but none that the latest `rows` named: those may be more
-    than `capacity`. A layer has room for `rank` at first. With `steady`, a layer that a LoRA once adapted computes
-    with its places in every batch: so compiled kernels see one graph. Without it a layer is left out while no row
-    needs it. As a context manager the set takes itself off the base at the end.
+    than `capacity`. A layer has room for `rank` at first. With `steady`, a LoRA on one layer gives places to all
+    layers of that kind, and they compute with them in every batch that has a LoRA: so compiled kernels see one graph,
+    until `layout` changes. Without it a layer is left out while no row needs it. As a context manager the set takes
+    itself off the base at the end.
     """
 
     def __init__(self, base: BaseModel, *, capacity: int = 16, rank: int = 8, steady: bool = False) -> None:
@@ -52,6 +56,15 @@ class RowAdapters:
         self._held: list[Chosen | None] = []
         self._attached: tuple[Sequence[Chosen], list[str]] | None = None  # the latest rows, and their layers
         self._latest: frozenset[str] = frozenset()
+        self._alike: dict[str, list[str]] = {}
+        for name in self._wrapped:
+            self._alike.setdefault(_kind_of_layer(name), []).append(name)
+        self._layouts = 0
+
+    @property
+    def layout(self) -> int:
+        """Return the number of the present layout: that of the layers which have places, and of their ranks."""
+        return self._layouts
 
     def __contains__(self, key: str) -> bool:
         return key in self._loaded
@@ -138,6 +151,8 @@ class RowAdapters:
             return self._attached[1]
         self._attached = None
         needed = self._ranks(wanted)
+        if self._steady:
+            needed = self._of_all_alike(needed)
         self._make_room(needed, len(wanted))
         for place, row in enumerate(wanted):
             if self._held[place] != row:
@@ -160,11 +175,19 @@ class RowAdapters:
                 needed[name] = max(needed.get(name, 0), rank)
         return needed
 
+    def _of_all_alike(self, needed: Mapping[str, int]) -> dict[str, int]:
+        """Give each layer the largest rank that one of its kind needs."""
+        ranks: dict[str, int] = {}
+        for name, rank in needed.items():
+            kind = _kind_of_layer(name)
+            ranks[kind] = max(ranks.get(kind, 0), rank)
+        return {name: rank for kind, rank in ranks.items() for name in self._alike[kind]}
+
     def _make_room(self, needed: Mapping[str, int], rows: int) -> None:
+        before = {name: places.rank for name, places in self._places.items()}
         count = max(len(self._held), _power_of_two(rows))
         if count > len(self._held):  # all places are made anew, with the room that they had
-            had = {name: places.rank for name, places in self._places.items()}
-            needed = {name: max(had.get(name, 0), needed.get(name, 0)) for name in (*had, *needed)}
+            needed = {name: max(before.get(name, 0), needed.get(name, 0)) for name in (*before, *needed)}
             self._places.clear()
         small = [name for name, rank in needed.items() if name not in self._places or self._places[name].rank < rank]
         for name in small:
@@ -172,6 +195,8 @@ class RowAdapters:
             self._places[name] = LayerPlaces(layer, count=count, rank=rank, device=self._device, dtype=self._dtype)
         if small:
             self._held = [None] * count
+        if before != {name: places.rank for name, places in self._places.items()}:
+            self._layouts += 1
 
     def _write(self, place: int, row: Chosen) -> None:
         loras = [(self._loaded[key], weight) for key, weight in row]
@@ -188,6 +213,11 @@ class RowAdapters:
                 values += [places.down(factors), factors.up_OR * (factors.scale * weight)]
         if targets:
             torch._foreach_copy_(targets, values)
+
+
+def _kind_of_layer(name: str) -> str:
+    """Return the layer's name within the part of the UNet that is repeated; of any other layer its whole name."""
+    return REPEATED.split(name)[-1]
 
 
 def _can_be_wrapped(layer: nn.Module) -> bool:

@@ -35,6 +35,10 @@ REGIONS: Mapping[str, Kinds] = MappingProxyType({"cpu": (BasicTransformerBlock,)
 """The regions compiled on devices that do not compile EVERYWHERE: on a CPU compiled resnets take as long as plain
 ones, and twice the compiler's time (docs/benchmark-log.md)."""
 NO_BOUND = 2**30
+Backend = str | Callable[..., Callable[..., object]]
+"""A maker of kernels from a graph: one of torch's by its name, or a function."""
+INDUCTOR = "inductor"
+"""The maker of torch that generates code. Others only look at what can be compiled."""
 
 Which = Callable[[str], str | None]
 """Finds a program, as shutil.which does."""
@@ -60,27 +64,50 @@ def compiled(unet: UNet2DConditionModel, kinds: Kinds | None = None, *, bits_pro
 
     Adapters have to be on already, and stay. Raises what the compiler raises, from the calls.
     """
+    from torch.compiler._cache import CacheArtifactManager
+
+    # What save_cache_artifacts gives are then the kernels of this job, and not of all that the engine ever did.
+    with compiler_settings(unet.device), CacheArtifactManager.with_fresh_cache():
+        try:
+            begin_compiled(unet, kinds, bits_promised=bits_promised)
+            yield
+        finally:
+            end_compiled(unet, kinds)
+
+
+@contextmanager
+def compiler_settings(device: torch.device) -> Iterator[None]:
+    """Within, the compiler makes kernels for any number of shapes. To enter takes a seventh of a millisecond."""
     # Loading them takes a second, which jobs without kernels need not spend.
     from torch._dynamo import config as tracing
     from torch._inductor import config as inductor
-    from torch.compiler._cache import CacheArtifactManager
 
-    found = regions(unet, kinds)
     with ExitStack() as settings:
         settings.enter_context(tracing.patch(recompile_limit=NO_BOUND, accumulated_recompile_limit=NO_BOUND))
-        # What save_cache_artifacts gives are then the kernels of this job, and not of all that the engine ever did.
-        settings.enter_context(CacheArtifactManager.with_fresh_cache())
-        if unet.device.type == "cpu":
+        if device.type == "cpu":
             # Each further thread is a process that loads torch, which takes longer than most C++ files.
             settings.enter_context(inductor.patch(compile_threads=1))
-        try:
-            for region in found:
-                region.compile(dynamic=False, options={"deterministic": bits_promised})
-            yield
-        finally:
-            for region in found:
-                region._compiled_call_impl = None  # torch has no other way back
-            torch._dynamo.reset()
+        yield
+
+
+def begin_compiled(
+    unet: UNet2DConditionModel,
+    kinds: Kinds | None = None,
+    *,
+    bits_promised: bool = True,
+    backend: Backend = INDUCTOR,
+) -> None:
+    """From now on regions are compiled when they are called with a new shape, which needs `compiler_settings`."""
+    options = {"deterministic": bits_promised} if backend == INDUCTOR else None
+    for region in regions(unet, kinds):
+        region.compile(dynamic=False, backend=backend, options=options)
+
+
+def end_compiled(unet: UNet2DConditionModel, kinds: Kinds | None = None) -> None:
+    """Take the kernels off the UNet, and let torch forget all that it compiled."""
+    for region in regions(unet, kinds):
+        region._compiled_call_impl = None  # torch has no other way back
+    torch._dynamo.reset()
 
 
 @contextmanager

@@ -4,10 +4,11 @@ Rows may differ in scheduler, timestep, guidance, prompt, length of the prompt, 
 UNet and one size. The passes are those of diffusers' pipelines, bit for bit for a row that is alone.
 
 Shapes: R rows; G of them guided; B = R + G rows of a pass: the negative halves of guided rows, their positive halves,
-then the other rows; L tokens; D, P as in `rows`; C, H, W of the latents.
+then the other rows; L tokens; D, P as in `rows`; C, H, W of the latents. A compiled pass is filled up to a width by
+copies of its last row, so that B is a power of two; their answers are dropped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +19,7 @@ from torch.nn import functional
 from giornata.diffusion.adapter.row_adapters import RowAdapters
 from giornata.diffusion.encode.captions import moved
 from giornata.diffusion.sampling.attention import TextProjections, projects_text_once
+from giornata.diffusion.sampling.compiled_passes import NO_LORA, CompiledPasses, PassKind, width_of
 from giornata.diffusion.sampling.controls import PassInputs, Residuals, control_residuals
 from giornata.diffusion.sampling.rows import DenoisingRow
 
@@ -26,11 +28,13 @@ from giornata.diffusion.sampling.rows import DenoisingRow
 class PassConditions:
     """The inputs of a pass besides latents and timesteps. They stay the same while the same rows go on together.
 
-    `mask_BL` is None where all prompts are equally long. `order` holds the row of each of the B rows of the pass.
+    `mask_BL` is None where all prompts are equally long. `order` holds the row of each of the B rows of the pass, the
+    last `filled` of which are copies.
     """
 
     order: tuple[int, ...]
     guided: int
+    filled: int
     hidden_BLD: torch.Tensor
     mask_BL: torch.Tensor | None
     added: dict[str, torch.Tensor] | None
@@ -40,13 +44,18 @@ class PassConditions:
 
 
 class Denoiser:
-    """Denoises rows with one UNet. `loras` are the LoRAs of the UNet, if it has any."""
+    """Denoises rows with one UNet. `loras` are the LoRAs of the UNet, if it has any, and `kernels` its compiled
+    passes.
 
-    def __init__(self, unet: Any, *, loras: RowAdapters | None = None) -> None:
-        self._unet, self._loras = unet, loras
+    `compiler` names the compiler after a pass by its kernels; None after a plain one.
+    """
+
+    def __init__(self, unet: Any, *, loras: RowAdapters | None = None, kernels: CompiledPasses | None = None) -> None:
+        self._unet, self._loras, self._kernels = unet, loras, kernels
         self._projects_text_once = projects_text_once(unet)
-        self._of_rows: tuple[DenoisingRow, ...] = ()
+        self._of_rows: tuple[tuple[DenoisingRow, ...], int | None] = (), None
         self._conditions: PassConditions | None = None
+        self.compiler: str | None = None
 
     def step(self, rows: Sequence[DenoisingRow]) -> None:
         """Move all rows by one evaluation."""
@@ -56,30 +65,65 @@ class Denoiser:
     @torch.no_grad()
     def predict(self, rows: Sequence[DenoisingRow]) -> list[torch.Tensor]:
         """Return each row's prediction, 1CHW, after guidance. No row changes, so a failed call can be repeated."""
-        conditions = self._conditions_of(tuple(rows))
+        kind = self._kind(rows)
+        conditions = self._conditions_of(tuple(rows), None if kind is None else kind.width)
         given = _inputs(rows, conditions)
         residuals = _residuals(rows, conditions, given)
-        with self._chosen_loras(rows, conditions):
-            answer_BCHW = self._unet(
+        projections = self._of_attention(conditions) if kind is None else None
+
+        def call() -> torch.Tensor:
+            answer: torch.Tensor = self._unet(
                 given.sample_BCHW,
                 given.timesteps_B,
                 encoder_hidden_states=given.hidden_BLD,
                 encoder_attention_mask=given.mask_BL,
                 timestep_cond=conditions.timestep_condition_BT,
                 added_cond_kwargs=given.added,
-                cross_attention_kwargs=self._of_attention(conditions),
+                cross_attention_kwargs=projections,
                 **({} if residuals is None else residuals.of_unet()),
                 return_dict=False,
             )[0]
+            return answer
+
+        with self._chosen_loras(rows, conditions):
+            answer_BCHW = self._answer(kind, rows, call)
         return _guided(answer_BCHW, conditions, len(rows))
 
     def forget(self) -> None:
         """Release the tensors that are kept for the next step."""
-        self._of_rows, self._conditions = (), None
+        self._of_rows, self._conditions = ((), None), None
 
-    def _conditions_of(self, rows: tuple[DenoisingRow, ...]) -> PassConditions:
-        if self._conditions is None or rows != self._of_rows:
-            self._conditions, self._of_rows = _conditions(self._unet, rows), rows
+    def _kind(self, rows: Sequence[DenoisingRow]) -> PassKind | None:
+        """Return the kind of a pass that runs by kernels; None for any other."""
+        if self._kernels is None:
+            return None
+        guided = [row for row in rows if is_guided(self._unet, row)]
+        tokens = {row.text.prompt_LD.shape[0] for row in rows} | {row.text.negative_LD.shape[0] for row in guided}
+        kind = PassKind(
+            latents=rows[0].latents_1CHW.shape[1:],
+            width=width_of(len(rows) + len(guided)),
+            tokens=max(tokens),
+            masked=len(tokens) > 1,
+        )
+        return kind if self._kernels.takes(kind, alone=len(rows) == 1) else None
+
+    def _answer(
+        self, kind: PassKind | None, rows: Sequence[DenoisingRow], call: Callable[[], torch.Tensor]
+    ) -> torch.Tensor:
+        self.compiler = None
+        if self._kernels is None:
+            return call()
+        if kind is None:
+            return self._kernels.plain(call)
+        has_loras = self._loras is not None and any(weight for row in rows for weight in row.loras.values())
+        layout = self._loras.layout if self._loras is not None and has_loras else NO_LORA
+        answer, by_kernels = self._kernels.run(kind, layout, call)
+        self.compiler = self._kernels.compiler if by_kernels else None
+        return answer
+
+    def _conditions_of(self, rows: tuple[DenoisingRow, ...], width: int | None) -> PassConditions:
+        if self._conditions is None or (rows, width) != self._of_rows:
+            self._conditions, self._of_rows = _conditions(self._unet, rows, width), (rows, width)
         return self._conditions
 
     def _of_attention(self, conditions: PassConditions) -> dict[str, Any] | None:
@@ -90,7 +134,8 @@ class Denoiser:
     ) -> AbstractContextManager[object]:
         if self._loras is None:
             return nullcontext()
-        return self._loras.rows([rows[place].loras for place in conditions.order])
+        own = conditions.order[: len(conditions.order) - conditions.filled]
+        return self._loras.rows([*(rows[place].loras for place in own), *({} for _ in range(conditions.filled))])
 
 
 def _inputs(rows: Sequence[DenoisingRow], conditions: PassConditions) -> PassInputs:
@@ -106,7 +151,8 @@ def _inputs(rows: Sequence[DenoisingRow], conditions: PassConditions) -> PassInp
 
 
 def _residuals(rows: Sequence[DenoisingRow], conditions: PassConditions, given: PassInputs) -> Residuals | None:
-    acting = [rows[place].active_controls() for place in conditions.order]
+    own = conditions.order[: len(conditions.order) - conditions.filled]
+    acting = [*(rows[place].active_controls() for place in own), *(() for _ in range(conditions.filled))]
     if not any(acting):
         return None
     latent_channels = rows[0].latents_1CHW.shape[1]
@@ -118,9 +164,11 @@ def is_guided(unet: Any, row: DenoisingRow) -> bool:
     return row.guidance_scale > 1 and unet.config.time_cond_proj_dim is None
 
 
-def _conditions(unet: Any, rows: Sequence[DenoisingRow]) -> PassConditions:
+def _conditions(unet: Any, rows: Sequence[DenoisingRow], width: int | None) -> PassConditions:
     guided = [place for place, row in enumerate(rows) if is_guided(unet, row)]
     plain = [place for place, row in enumerate(rows) if not is_guided(unet, row)]
+    filled = 0 if width is None else width - len(rows) - len(guided)
+    plain += [(*guided, *plain)[-1]] * filled
     negative, positive = [rows[place] for place in guided], [rows[place] for place in (*guided, *plain)]
     hidden_BLD, mask_BL = _padded(
         [*(row.text.negative_LD for row in negative), *(row.text.prompt_LD for row in positive)]
@@ -131,6 +179,7 @@ def _conditions(unet: Any, rows: Sequence[DenoisingRow]) -> PassConditions:
     return PassConditions(
         order=(*guided, *guided, *plain),
         guided=len(guided),
+        filled=filled,
         hidden_BLD=hidden_BLD,
         mask_BL=mask_BL,
         added=_added(pooled, ids),
@@ -182,5 +231,6 @@ def _guided(answer_BCHW: torch.Tensor, conditions: PassConditions, rows: int) ->
     push_GCHW = conditions.guidance_G111 * (positive_GCHW - negative_GCHW)
     together_GCHW = negative_GCHW + push_GCHW.to(answer_BCHW.dtype)
     found = dict(zip(order[:guided], together_GCHW.split(1), strict=True)) if guided else {}
-    found |= dict(zip(order[2 * guided :], answer_BCHW[2 * guided :].split(1), strict=True)) if rows > guided else {}
+    alone = slice(2 * guided, guided + rows)
+    found |= dict(zip(order[alone], answer_BCHW[alone].split(1), strict=True)) if rows > guided else {}
     return [found[place] for place in range(rows)]

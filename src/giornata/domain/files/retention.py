@@ -19,6 +19,8 @@ class KeptClass(StrEnum):
     EVENTS = "events"
 
 
+IN_DATABASE = frozenset({KeptClass.LOGS, KeptClass.METRICS, KeptClass.EVENTS})
+"""Classes of which storage holds nothing: rows of the database."""
 Retention = Mapping[KeptClass, int]
 """Days by class. What is not named is kept until somebody deletes it."""
 

@@ -40,8 +40,13 @@ KNOWN_REPOSITORIES = {
     "stabilityai/stable-diffusion-xl-base-1.0": ModelFamily.SDXL,
     "stable-diffusion-v1-5/stable-diffusion-v1-5": ModelFamily.SD15,
     "runwayml/stable-diffusion-v1-5": ModelFamily.SD15,
+    "diffusers/stable-diffusion-xl-1.0-inpainting-0.1": ModelFamily.SDXL,
+    "stable-diffusion-v1-5/stable-diffusion-inpainting": ModelFamily.SD15,
+    "runwayml/stable-diffusion-inpainting": ModelFamily.SD15,
 }
 """Families of base models that the engine loads from the hub, so that LoRAs of another family are refused early."""
+INPAINTING_REPOSITORIES = frozenset(name for name in KNOWN_REPOSITORIES if "inpainting" in name)
+"""Repositories whose UNet takes 9 channels: without a mask no node draws with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

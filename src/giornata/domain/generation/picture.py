@@ -74,6 +74,12 @@ def picture_key(project_id: str, lease: str, sha256: str) -> str:
     return f"{lease_folder(project_id, lease)}{sha256}"
 
 
+def project_of_key(key: str) -> str:
+    """Return the project whose bytes lie at this key of storage: those of a picture, or of any other file."""
+    parts = parts_of_key(key)
+    return key.partition("/")[0] if parts is None else parts[0]
+
+
 def parts_of_key(key: str) -> tuple[str, str, str] | None:
     """Return the project, the lease and the sha256 of a picture's key; None for the key of anything else."""
     if not key.startswith(KEYS_BEGIN_WITH):

@@ -29,7 +29,7 @@ POLL_S = 0.2
 LEAST_PRIORITY = 19
 
 
-class Task(Protocol):
+class EvaluationTask(Protocol):
     """The evaluation of one checkpoint."""
 
     def result(self) -> dict[str, float] | None:
@@ -38,7 +38,7 @@ class Task(Protocol):
     def cancel(self) -> None: ...
 
 
-Begin = Callable[[CommittedCheckpoint, bool], Task]
+Begin = Callable[[CommittedCheckpoint, bool], EvaluationTask]
 """(checkpoint, whether all is trained) to the task that evaluates it."""
 
 
@@ -71,7 +71,7 @@ class Evaluations:
         self._config, self._run, self._begin, self._tell, self._clock_s = config, run, begin, tell, clock_s
         self._seen: tuple[int, int] | None = None
         self._news, self._all_trained = False, False
-        self._under_way: tuple[CommittedCheckpoint, Task, float] | None = None
+        self._under_way: tuple[CommittedCheckpoint, EvaluationTask, float] | None = None
 
     def news(self) -> None:
         """Note that there is another checkpoint, which may be due."""
@@ -104,7 +104,7 @@ class Evaluations:
         if under_way is not None:
             under_way[1].cancel()
 
-    def _take(self, checkpoint: CommittedCheckpoint, task: Task, began_s: float) -> None:
+    def _take(self, checkpoint: CommittedCheckpoint, task: EvaluationTask, began_s: float) -> None:
         timeout_s = self._config.evaluate.timeout_s
         try:
             numbers = task.result()

@@ -207,7 +207,7 @@ def cell_as_json(cell: DrawnCell) -> dict[str, Any]:
     return {**told, "labels": list(cell.labels), "state": cell.word}
 
 
-def tally(cells: Iterable[DrawnCell]) -> Iterator[tuple[str, int]]:
+def count_cells(cells: Iterable[DrawnCell]) -> Iterator[tuple[str, int]]:
     """Yield each state with the number of cells in it, by the states' names."""
     words = [cell.word for cell in cells]
     yield from ((word, words.count(word)) for word in sorted(set(words)))

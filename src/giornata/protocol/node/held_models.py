@@ -17,6 +17,8 @@ from giornata.protocol.uploads import Download
 
 MOST_HELD = 10_000
 """Files of one tier in one report."""
+MOST_DAMAGED = 64
+"""Files in one report of damage; the rest comes with the next claim."""
 MOST_CHANGES = 1000
 """Changes that a node remembers; a server that has missed more is told everything."""
 

@@ -21,6 +21,7 @@ class PictureFlag(IntFlag):
     BLOCKED = 1  # the safety checker found something; the picture was never uploaded
     OUT_OF_MEMORY_ONCE = 2  # drawn again in a smaller batch
     UNSAFE = 4  # the safety checker found something; the picture was kept
+    UNCHECKED = 8  # imported into a project that has pictures checked, and no safety checker has seen it
 
 
 class PictureId(Message):

@@ -285,7 +285,7 @@ class Held(Reply):
     free_vram_bytes: int | None = None
 
 
-class Seats(Reply):
+class FreePlaces(Reply):
     """The number of further attempts with this key that could join those at work, `attempts`.
 
     The engine sends the message whenever either changes, and with `free` 0 when no attempt can join any more.
@@ -322,7 +322,7 @@ FromEngine = Annotated[
     | Failed
     | StoppedMessage
     | Held
-    | Seats
+    | FreePlaces
     | Alive,
     Field(discriminator="type"),
 ]

@@ -20,7 +20,7 @@ from giornata.protocol.model import (
     Sha256,
     UploadId,
 )
-from giornata.protocol.node.held_models import HeldModels, PrefetchHint
+from giornata.protocol.node.held_models import MOST_DAMAGED, HeldModels, PrefetchHint
 from giornata.protocol.node.pictures import PictureLease
 from giornata.protocol.node.pipe import FaultLine
 from giornata.protocol.project.secrets import Confidential
@@ -86,6 +86,11 @@ class Claim(Message):
     fetching_left_s: float | None = Field(
         None, ge=0, description="Seconds until the fetched model is on the node, as far as the node can tell."
     )
+    damaged: tuple[Sha256, ...] = Field(
+        (),
+        max_length=MOST_DAMAGED,
+        description="Model files whose bytes had changed on the node's disk, found since its last claim.",
+    )
     wait_s: float = Field(0, ge=0, le=MAX_WAIT_S)
 
 
@@ -150,6 +155,9 @@ class ClaimReply(Reply):
         None, description="Version of the node's model files that the server knows; None: the node reports them all."
     )
     prefetch: PrefetchHint | None = Field(None, description="A model to fetch while the GPU works.")
+    verify: tuple[str, ...] = Field(
+        (), description="Model files that were damaged on another node: read them again before their next use."
+    )
 
     @property
     def granted(self) -> AnyLease | None:

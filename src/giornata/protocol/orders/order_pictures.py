@@ -46,7 +46,8 @@ class OrderPicture(Reply):
     flags: tuple[str, ...] = Field(
         (),
         description="`blocked`: by the safety checker, and without a file. `unsafe`: the checker found "
-        "something, and the project keeps such pictures. `out-of-memory-once`: drawn again in a smaller batch.",
+        "something, and the project keeps such pictures. `unchecked`: imported, and no checker has seen it. "
+        "`out-of-memory-once`: drawn again in a smaller batch.",
     )
     error: str | None = Field(None, description="Why it could not be drawn.")
     filename: str = Field(description="A name for the file, which tells it from those of other orders.")

@@ -99,6 +99,9 @@ class Project(Reply):
     id: str
     name: str
     created_at: datetime
+    created_by: str | None = Field(
+        None, description="The person or the key that made it; null: the installation, or not known."
+    )
     budget_micro_usd: int | None = None
     spent_micro_usd: int | None = Field(None, description="Cost of all jobs of the project so far.")
     reserved_micro_usd: int | None = Field(

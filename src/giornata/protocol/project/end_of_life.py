@@ -40,12 +40,20 @@ class ProjectRetention(Reply):
 
 
 class AgedClass(Reply):
-    """The sum of what retention would take of a class now. Bytes that something else uses are counted, and stay."""
+    """The sum of what retention would take of a class now.
+
+    Of datasets, checkpoints, artifacts and pictures the bytes are those of objects that storage would lose. What
+    another row names stays, and is not counted. Of logs, metrics and events the bytes are an estimate.
+    """
 
     kept: KeptClass
     days: int
-    count: Count
-    size_bytes: Count
+    count: Count = Field(description="Number of rows; of datasets, their number. Of pictures, those with a file.")
+    size_bytes: Count = Field(description="Bytes of objects, or of texts in UTF-8 where `is_estimate`.")
+    is_estimate: bool = Field(
+        False,
+        description="True for rows of the database: its own overhead is not counted, and its file need not shrink.",
+    )
     oldest_at: datetime | None = Field(None, description="End of the oldest job, or birth of the oldest dataset.")
     examples: list[str] = Field(description="Ids of the oldest jobs or datasets, at most five.")
 
@@ -55,7 +63,8 @@ class RetentionPreview(Reply):
 
     project_id: str
     items: list[AgedClass]
-    size_bytes: Count = Field(description="Of all classes together.")
+    size_bytes: Count = Field(description="Of all classes together, estimates included.")
+    stored_bytes: Count = Field(0, description="Of objects in storage alone.")
 
 
 class Pin(Reply):

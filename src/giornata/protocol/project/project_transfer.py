@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, Field, StringConstraints
 
+from giornata.domain.generation.picture import SafetyPolicy
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.events import EventType
 from giornata.protocol.generation.specs import MAX_PICTURES
 from giornata.protocol.model import ArtifactName, Count, Label, MediaType, Message, ObjectSize, Reply, Sha256
@@ -15,12 +17,14 @@ MOST_FILES = 200
 MOST_RESULTS = 5_000
 MOST_ROWS = 1_000
 MOST_ERROR_CHARS = 100_000
+MOST_MESSAGE_CHARS = 10_000
 MOST_MARKS = 1_000
 """Tags of one picture at most."""
 MOST_EVENTS = 100_000
 """Events of one imported job at most."""
 MOST_IMPORTED_PICTURES = 64
 """Pictures of one request at most: storage is asked for each of them."""
+ShownName = Annotated[str, StringConstraints(max_length=128)]
 AttemptNumber = Annotated[int, Field(ge=0, le=1_000_000)]
 JobName = Annotated[str, StringConstraints(pattern=r"^job_[0-9a-z]{1,60}$")]
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -54,8 +58,34 @@ class ImportedArtifact(Message):
     media_type: MediaType
 
 
+class ImportedAttempt(Message):
+    """An attempt that was made elsewhere. Ids and names are those of the installation that exported it."""
+
+    number: int = Field(ge=1, le=1_000_000)
+    id: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    node_id: ShownName
+    machine_id: ShownName
+    node_name: ShownName
+    started_at: AwareDatetime
+    first_step_at: AwareDatetime | None = None
+    ended_at: AwareDatetime
+    lease_expires_at: AwareDatetime
+    lapsed: bool = False
+    reason: Reason | None = None
+    message: Annotated[str, StringConstraints(max_length=MOST_MESSAGE_CHARS)] | None = None
+    start_step: Count = 0
+    last_step: Count = 0
+    committed_step: Count = 0
+    phase: Annotated[str, StringConstraints(max_length=64)] = ""
+    billed_s: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
+    cost_micro_usd: Count = 0
+
+
 class ImportJob(Message):
-    """`POST /v1/import/jobs`: a job that ended elsewhere, with its checkpoints and its results."""
+    """`POST /v1/import/jobs`: a job that ended elsewhere, with its checkpoints and its results.
+
+    The spec of a sweep names jobs that were imported before; they belong to it from then on.
+    """
 
     imported_from: JobName = Field(
         description="Job's id in the project that exported it. The id becomes the label `imported-from`."
@@ -74,6 +104,10 @@ class ImportJob(Message):
     created_at: AwareDatetime
     started_at: AwareDatetime | None = None
     ended_at: AwareDatetime
+    cost_micro_usd: Count | None = Field(
+        None,
+        description="Cost where it ran. The job shows it as `imported_cost_micro_usd`; no budget here counts it.",
+    )
     checkpoints: tuple[ImportedCheckpoint, ...] = Field((), max_length=MOST_RESULTS)
     artifacts: tuple[ImportedArtifact, ...] = Field((), max_length=MOST_RESULTS)
     history_follows: bool = Field(
@@ -92,7 +126,12 @@ class ImportedPicture(Message):
     place: int = Field(ge=1, le=MAX_PICTURES)
     sha256: Sha256 | None = None
     size_bytes: ObjectSize | None = None
-    flags: tuple[Literal["blocked", "out-of-memory-once", "unsafe"], ...] = Field((), max_length=3)
+    flags: tuple[Literal["blocked", "out-of-memory-once", "unsafe", "unchecked"], ...] = Field((), max_length=4)
+    safety: SafetyPolicy = Field(
+        SafetyPolicy.OFF,
+        description="Policy for unsafe pictures under which it was drawn. Where this project has one, a picture "
+        "that no safety checker has seen gets the flag `unchecked`.",
+    )
     error: Annotated[str, StringConstraints(max_length=MOST_ERROR_CHARS)] | None = None
     starred: bool = False
     tags: tuple[Tag, ...] = Field((), max_length=MOST_MARKS)
@@ -115,10 +154,12 @@ class ImportedPictures(Reply):
     """The reply of `POST /v1/import/jobs/{job_id}/pictures`.
 
     Pictures whose bytes storage has are there now. For the others there is an upload each: send the bytes, then
-    the same request once more.
+    the same request once more. `withheld` are numbers of pictures that come in without their bytes, because the
+    project blocks unsafe pictures and these are unsafe or `unchecked`.
     """
 
     job_id: str
+    withheld: tuple[int, ...] = ()
     uploads: tuple[ImportedPictureUpload, ...] = ()
 
 
@@ -151,10 +192,16 @@ class ImportedEvent(Message):
 
 
 class ImportHistory(Message):
-    """`POST /v1/import/jobs/{job_id}/history`: metrics, lines and events. Those that are there already stay."""
+    """`POST /v1/import/jobs/{job_id}/history`: metrics, lines, attempts and events.
+
+    Those that are there already stay.
+    """
 
     metrics: tuple[ImportedMetrics, ...] = Field((), max_length=MOST_ROWS)
     lines: tuple[ImportedLine, ...] = Field((), max_length=MOST_ROWS)
+    attempts: tuple[ImportedAttempt, ...] = Field(
+        (), max_length=MOST_ROWS, description="Taken until the import has ended; no bill or machine here counts them."
+    )
     events: tuple[ImportedEvent, ...] = Field(
         (), max_length=MOST_ROWS, description="In their order. Taken until the import has ended; webhooks get none."
     )

@@ -28,6 +28,7 @@ class Secret(Reply):
     name: str
     created_at: datetime
     changed_at: datetime
+    created_by: str | None = Field(None, description="The person or the key that gave it its value; null: not known.")
 
 
 class SecretPage(Reply):

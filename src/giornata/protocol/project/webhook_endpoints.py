@@ -104,6 +104,7 @@ class Webhook(Reply):
     dead: int = 0
     old_secret_until: datetime | None
     created_at: datetime
+    created_by: str | None = Field(None, description="The person or the key that made it; null: not known.")
 
 
 class SecretOfWebhook(Webhook):

@@ -9,7 +9,7 @@ from typing import Any
 
 from giornata.domain.generation.model_routing import RoutingPolicy
 from giornata.simulate.affinity.bounds import fewest_loads, random_loads, shortest_drain_s
-from giornata.simulate.affinity.routed_fleet import RoutedFleet, Served
+from giornata.simulate.affinity.routed_fleet import RoutedFleet, ServedRequest
 from giornata.simulate.affinity.setting import AffinitySetting
 
 UNSTABLE_FROM = 1.05
@@ -145,7 +145,7 @@ def play_case(case: AffinityCase, policy: RoutingPolicy, *, seed: int) -> CaseRe
     )
 
 
-def loads_per_request(served: Sequence[Served]) -> float:
+def loads_per_request(served: Sequence[ServedRequest]) -> float:
     """Return the share of requests for which a base was loaded."""
     return fmean(each.loaded for each in served) if served else 0.0
 
@@ -177,7 +177,7 @@ class AroundOutage:
     waits_back_after_s: float
 
 
-def around_outage(served: Sequence[Served], setting: AffinitySetting) -> AroundOutage:
+def around_outage(served: Sequence[ServedRequest], setting: AffinitySetting) -> AroundOutage:
     """Return what the requests tell of the outage of this setting."""
     from_s = setting.outage_from_s or 0.0
     back_s = from_s + setting.outage_s
@@ -197,14 +197,14 @@ def around_outage(served: Sequence[Served], setting: AffinitySetting) -> AroundO
     )
 
 
-def _found_waiting(served: Sequence[Served]) -> list[tuple[float, int]]:
+def _found_waiting(served: Sequence[ServedRequest]) -> list[tuple[float, int]]:
     """Return the seconds of each arrival and the number of requests that it found waiting."""
     arrived = sorted(each.arrived_ms for each in served)
     began = sorted(each.began_ms for each in served)
     return [(at_ms / 1000, number - bisect.bisect_right(began, at_ms)) for number, at_ms in enumerate(arrived)]
 
 
-def _waits_back_s(served: Sequence[Served], back_s: float, usual_s: float) -> float:
+def _waits_back_s(served: Sequence[ServedRequest], back_s: float, usual_s: float) -> float:
     minutes = defaultdict[int, list[float]](list)
     for each in served:
         if each.arrived_ms / 1000 >= back_s:
@@ -213,7 +213,7 @@ def _waits_back_s(served: Sequence[Served], back_s: float, usual_s: float) -> fl
     return next(short, _end_s(served) - back_s)
 
 
-def _end_s(served: Sequence[Served]) -> float:
+def _end_s(served: Sequence[ServedRequest]) -> float:
     return served[-1].began_ms / 1000
 
 
@@ -221,7 +221,7 @@ def _p95(values: Sequence[float]) -> float:
     return sorted(values)[int(0.95 * len(values))] if values else 0.0
 
 
-def _begun(served: Sequence[Served], from_s: float, to_s: float) -> list[Served]:
+def _begun(served: Sequence[ServedRequest], from_s: float, to_s: float) -> list[ServedRequest]:
     return [each for each in served if from_s <= each.began_ms / 1000 < to_s]
 
 

@@ -43,7 +43,7 @@ class ModelNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ServedRequest:
     """A request that began to be drawn: when it came, when it began, and whether its base was loaded for it."""
 
     arrived_ms: int
@@ -127,7 +127,7 @@ class RoutedFleet:
         self._idle: dict[int, ModelNode] = {}
         self._nodes: dict[int, ModelNode] = {}
         self._numbers = itertools.count()
-        self.served: list[Served] = []
+        self.served: list[ServedRequest] = []
         self.fetches = 0
         self.drawing_s = self.loading_s = 0.0
 
@@ -253,7 +253,7 @@ class RoutedFleet:
         now_ms = self._agenda.now_ms()
         loads = choice.base_key not in node.gpu
         arrived_ms = self.queue.take(choice.base_key)
-        self.served.append(Served(arrived_ms=arrived_ms, began_ms=now_ms, loaded=loads))
+        self.served.append(ServedRequest(arrived_ms=arrived_ms, began_ms=now_ms, loaded=loads))
         took_s = self._setting.draw_s + (self._setting.load_s if loads else 0.0)
         if self._random and not self._has_on_disk(node, choice.base_key):
             took_s += self._setting.fetch_s  # without hints the GPU waits for the file

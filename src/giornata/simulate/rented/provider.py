@@ -17,7 +17,7 @@ from giornata.domain.errors import FleetUnavailable, InstanceGone
 from giornata.simulate.agenda import Agenda
 from giornata.simulate.draws import PUBLISHED_START_MIN, by_curve, exponential_s, rng
 from giornata.simulate.rented.machines import MachinePool, SimulatedMachine
-from giornata.simulate.results.tally import BilledTime, InstanceTimer
+from giornata.simulate.results.billed_time import BilledTime, InstanceTimer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +79,15 @@ class ModeledFleet:
     """A simulated provider that implements `giornata.control.ports.fleet.FleetDriver`."""
 
     def __init__(
-        self, offer: SimulatedOffer, *, agenda: Agenda, seed: int, tally: BilledTime, settle: Settle
+        self, offer: SimulatedOffer, *, agenda: Agenda, seed: int, billed_time: BilledTime, settle: Settle
     ) -> None:
-        self.offer, self._agenda, self._seed, self._tally, self._settle = offer, agenda, seed, tally, settle
+        self.offer, self._agenda, self._seed, self._billed_time, self._settle = (
+            offer,
+            agenda,
+            seed,
+            billed_time,
+            settle,
+        )
         self._numbers, self._choices = itertools.count(1), itertools.count(1)
         self.present: dict[str, Container] = {}
         self.past: list[Container] = []
@@ -262,7 +268,7 @@ class ModeledFleet:
         if container.id not in self.present:
             return
         container.running_since_ms = self._agenda.now_ms()
-        container.account = InstanceTimer(self._tally, at_ms=container.running_since_ms)
+        container.account = InstanceTimer(self._billed_time, at_ms=container.running_since_ms)
         container.node = self._settle(container)
         container.node.begin()
         draw = rng(self._seed, "interruption", container.id)
@@ -286,9 +292,9 @@ class ModeledFleet:
         if container.running_since_ms is None or container.ended_at_ms is None:
             return
         from_ms, to_ms = container.running_since_ms, container.ended_at_ms
-        self._tally.billed_ms += to_ms - from_ms
-        self._tally.billed_micro_usd += self._cost(from_ms, to_ms)
-        self._tally.machines[container.machine.id].billed_ms += to_ms - from_ms
+        self._billed_time.billed_ms += to_ms - from_ms
+        self._billed_time.billed_micro_usd += self._cost(from_ms, to_ms)
+        self._billed_time.machines[container.machine.id].billed_ms += to_ms - from_ms
 
     def _cost(self, from_ms: int, to_ms: int) -> float:
         price, spike = self.offer.price_micro_usd_per_hour, self.offer.spike

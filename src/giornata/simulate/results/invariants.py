@@ -40,12 +40,12 @@ def findings(ran: SimulationResult) -> tuple[InvariantResult, ...]:
 
 
 def _of_time(ran: SimulationResult) -> Iterator[InvariantResult]:
-    tally = ran.world.tally
-    off_s = tally.unaccounted_ms / 1000
+    billed_time = ran.world.billed_time
+    off_s = billed_time.unaccounted_ms / 1000
     yield InvariantResult(
         name="billed = useful + lost + idle + start-up",
-        held=abs(off_s) <= 1e-6 * tally.billed_ms / 1000 + 0.01,
-        seen=f"{tally.billed_ms / 1000:.0f} s billed, {off_s:.3f} s unaccounted for",
+        held=abs(off_s) <= 1e-6 * billed_time.billed_ms / 1000 + 0.01,
+        seen=f"{billed_time.billed_ms / 1000:.0f} s billed, {off_s:.3f} s unaccounted for",
     )
 
 
@@ -87,7 +87,7 @@ def _ledger_finding(installation: Installation, ran: SimulationResult) -> Invari
     ((booked_ms,),) = installation.rows(
         sa.select(sa.func.coalesce(sa.func.sum(ledger.c.to_ms - ledger.c.from_ms), 0))
     )
-    spent_ms = ran.world.tally.attempt_ms
+    spent_ms = ran.world.billed_time.attempt_ms
     silent = ran.world.trace.lost_leases + sum(fleet.interruptions for fleet in ran.world.fleets.values())
     lee_ms = (silent + 1) * (ran.scenario.policy.lease_s + 60.0) * 1000 + sum(
         fleet.interruptions * fleet.offer.zombies * fleet.offer.zombie_s * 2000 for fleet in ran.world.fleets.values()
@@ -111,7 +111,7 @@ def _bill_finding(installation: Installation, ran: SimulationResult) -> Invarian
     now_ms = ran.world.agenda.now_ms()
     costs = read_costs(installation.ctx, ADMIN, instant(ran.world.agenda.start_ms), instant(now_ms + 1))
     said = sum(fleet.billed_micro_usd for fleet in costs.fleets)
-    billed = ran.world.tally.billed_micro_usd
+    billed = ran.world.billed_time.billed_micro_usd
     return InvariantResult(
         name=f"costs are the provider's bill, to {MOST_OFF:.1%}",
         held=abs(said - billed) <= MOST_OFF * billed + _unseen_micro_usd(ran),
@@ -191,9 +191,9 @@ def _unsound(ran: SimulationResult) -> set[str]:
 
 
 def _goals(ran: SimulationResult) -> Iterator[InvariantResult]:
-    goals, tally = ran.scenario.goals, ran.world.tally
+    goals, billed_time = ran.scenario.goals, ran.world.billed_time
     if goals.lost_and_idle is not None:
-        share = (tally.lost_ms + tally.idle_ms) / max(1.0, tally.billed_ms)
+        share = (billed_time.lost_ms + billed_time.idle_ms) / max(1.0, billed_time.billed_ms)
         name = f"goal: lost + idle under {goals.lost_and_idle:.0%} of what is billed"
         yield InvariantResult(name=name, held=share < goals.lost_and_idle, seen=f"{share:.2%}")
     if goals.most_attempts_on_broken is not None:

@@ -15,7 +15,7 @@ from giornata.store.schema import attempts
 
 def summary(ran: SimulationResult) -> dict[str, Any]:
     """The object that `--json` prints. Equal runs give equal objects."""
-    world, tally = ran.world, ran.world.tally
+    world, billed_time = ran.world, ran.world.billed_time
     stories = list(world.trace.jobs.values())
     succeeded = sum(story.completions > 0 for story in stories)
     found = findings(ran)
@@ -42,7 +42,7 @@ def summary(ran: SimulationResult) -> dict[str, Any]:
         "peak_requests_per_s": peak_requests(ran)[0],
         "refused": dict(sorted(world.batches.refusals.items())),
         "projects": _projects(ran),
-        "steps": round(tally.steps),
+        "steps": round(billed_time.steps),
         "invariants": {each.name: each.held for each in found},
         "seen": {each.name: each.seen for each in found},
         "broken": [f"{each.name}: {each.seen}" for each in found if not each.held and not each.is_goal],
@@ -52,30 +52,32 @@ def summary(ran: SimulationResult) -> dict[str, Any]:
 
 
 def _seconds(ran: SimulationResult) -> dict[str, Any]:
-    tally = ran.world.tally
-    around = {f"{name}_s": round(spent_ms / 1000) for name, spent_ms in tally.around_ms.items()}
+    billed_time = ran.world.billed_time
+    around = {f"{name}_s": round(spent_ms / 1000) for name, spent_ms in billed_time.around_ms.items()}
     return {
-        "billed_s": round(tally.billed_ms / 1000),
-        "useful_s": round(tally.useful_ms / 1000),
-        "lost_s": round(tally.lost_ms / 1000),
-        "idle_s": round(tally.idle_ms / 1000),
-        "startup_s": round(tally.startup_ms / 1000),
+        "billed_s": round(billed_time.billed_ms / 1000),
+        "useful_s": round(billed_time.useful_ms / 1000),
+        "lost_s": round(billed_time.lost_ms / 1000),
+        "idle_s": round(billed_time.idle_ms / 1000),
+        "startup_s": round(billed_time.startup_ms / 1000),
         "startup": around,
-        "lost_and_idle_share": round((tally.lost_ms + tally.idle_ms) / max(1.0, tally.billed_ms), 5),
+        "lost_and_idle_share": round(
+            (billed_time.lost_ms + billed_time.idle_ms) / max(1.0, billed_time.billed_ms), 5
+        ),
     }
 
 
 def _money(ran: SimulationResult, succeeded: int) -> dict[str, Any]:
-    tally = ran.world.tally
-    usd = tally.billed_micro_usd / MICRO_USD
+    billed_time = ran.world.billed_time
+    usd = billed_time.billed_micro_usd / MICRO_USD
     price = ran.scenario.offers[0].price_micro_usd_per_hour / MICRO_USD
     return {
         "usd": round(usd, 4),
         "usd_per_job": round(usd / max(1, succeeded), 5),
         # What the ancestor's published figure counted: a job's own time, at the price.
-        "usd_per_job_in_attempts": round(tally.attempt_ms / 3_600_000 * price / max(1, succeeded), 5),
-        "usd_per_step": round(usd / max(1.0, tally.steps), 8),
-        "usd_per_useful_step": round(usd / max(1.0, tally.useful_steps), 8),
+        "usd_per_job_in_attempts": round(billed_time.attempt_ms / 3_600_000 * price / max(1, succeeded), 5),
+        "usd_per_step": round(usd / max(1.0, billed_time.steps), 8),
+        "usd_per_useful_step": round(usd / max(1.0, billed_time.useful_steps), 8),
     }
 
 

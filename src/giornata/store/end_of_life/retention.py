@@ -16,6 +16,7 @@ from giornata.domain.files.retention import KeptClass, Retention, read_retention
 from giornata.domain.jobs.job import TERMINAL
 from giornata.store.database.rows import Queries
 from giornata.store.end_of_life.deletions import DATASET_FIELDS
+from giornata.store.end_of_life.freed_bytes import Utf8Bytes, blobs_of, objects_of_pictures
 from giornata.store.end_of_life.rows_of_jobs import HAS_BYTES, picture_objects, told_events
 from giornata.store.schema import (
     artifacts,
@@ -39,32 +40,30 @@ PROJECT, BEFORE = sa.bindparam("project", type_=sa.String()), sa.bindparam("befo
 
 @dataclass(frozen=True, slots=True)
 class RowsOfJobs:
-    """A table whose rows belong to jobs, by the column `job_id`; the bytes of a row, and which rows may go at all."""
+    """A table whose rows belong to jobs, by the column `job_id`; which rows may go at all; and the text of a row that
+    is all in the database, None where its bytes are an object in storage.
+    """
 
     table: sa.Table
     job_id: sa.Column[Any]
-    size_bytes: sa.ColumnElement[Any]
     may_go: Condition
-
-
-def _text_bytes(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
-    return sa.func.length(sa.cast(column, sa.Text()))
+    text: sa.Column[Any] | None = None
 
 
 ANY = sa.true()
 CLASSES: dict[KeptClass, RowsOfJobs] = {
-    KeptClass.CHECKPOINTS: RowsOfJobs(
-        checkpoints, checkpoints.c.job_id, checkpoints.c.size_bytes, checkpoints.c.pinned.is_(sa.false())
-    ),
-    KeptClass.ARTIFACTS: RowsOfJobs(artifacts, artifacts.c.job_id, artifacts.c.size_bytes, ANY),
-    KeptClass.PICTURES: RowsOfJobs(pictures, pictures.c.order_id, pictures.c.size_bytes, HAS_BYTES),
-    KeptClass.LOGS: RowsOfJobs(logs, logs.c.job_id, _text_bytes(logs.c.line), ANY),
-    KeptClass.METRICS: RowsOfJobs(metrics, metrics.c.job_id, _text_bytes(metrics.c["values"]), ANY),
-    KeptClass.EVENTS: RowsOfJobs(events, events.c.job_id, _text_bytes(events.c.data), told_events()),
+    KeptClass.CHECKPOINTS: RowsOfJobs(checkpoints, checkpoints.c.job_id, checkpoints.c.pinned.is_(sa.false())),
+    KeptClass.ARTIFACTS: RowsOfJobs(artifacts, artifacts.c.job_id, ANY),
+    KeptClass.PICTURES: RowsOfJobs(pictures, pictures.c.order_id, HAS_BYTES),
+    KeptClass.LOGS: RowsOfJobs(logs, logs.c.job_id, ANY, logs.c.line),
+    KeptClass.METRICS: RowsOfJobs(metrics, metrics.c.job_id, ANY, metrics.c["values"]),
+    KeptClass.EVENTS: RowsOfJobs(events, events.c.job_id, told_events(), events.c.data),
 }
 HAS_ENDED: Condition = jobs.c.state.in_(sorted(TERMINAL)) & (jobs.c.ended_at_ms < BEFORE)
 """A job that has not ended may resume: nothing of it is taken."""
 MAY_LOSE: Condition = (jobs.c.project_id == PROJECT) & HAS_ENDED & ~jobs.c.pinned & jobs.c.deleted_at_ms.is_(None)
+_OLD_CACHES: Condition = (caches.c.project_id == PROJECT) & (caches.c.used_at_ms < BEFORE)
+"""Caches that attempts made of datasets for later jobs: they go with the datasets."""
 IN_USE: Condition = (jobs.c.project_id == PROJECT) & ~HAS_ENDED
 
 
@@ -99,8 +98,9 @@ class RetentionQueries(Queries, end_of_life_store.RetentionQueries):
 
     def aged(self, project_id: str, kept: KeptClass, *, before_ms: int) -> AgedRows:
         values = {"project": project_id, "before": before_ms}
-        sums, examples = _aged_datasets() if kept is KeptClass.DATASETS else _aged(kept)
-        count, size_bytes, oldest = self._connection.execute(sums, values).one()
+        sums, freed, examples = _aged_datasets() if kept is KeptClass.DATASETS else _aged(kept)
+        count, oldest = self._connection.execute(sums, values).one()
+        size_bytes = self._connection.scalar(freed, values)
         shown = list(self._connection.scalars(examples, values)) if count else []
         return AgedRows(count=count, size_bytes=int(size_bytes or 0), oldest_at_ms=oldest, examples=shown)
 
@@ -134,8 +134,8 @@ class RetentionQueries(Queries, end_of_life_store.RetentionQueries):
         sha256s = set(self._connection.scalars(items))
         this = (datasets.c.project_id == values["project"]) & datasets.c.id.in_(ids)
         self._connection.execute(sa.delete(datasets).where(this))
-        old = (caches.c.project_id == values["project"]) & (caches.c.used_at_ms < values["before"])
-        made = list(self._connection.scalars(sa.delete(caches).where(old).returning(caches.c.sha256)))
+        old = sa.delete(caches).where(_OLD_CACHES).returning(caches.c.sha256)
+        made = list(self._connection.scalars(old, values))
         return TakenRows(rows=len(ids) + len(made), sha256s=frozenset(sha256s.union(made)))
 
 
@@ -144,25 +144,40 @@ def _of_aged_jobs(of: RowsOfJobs) -> Condition:
 
 
 @functools.cache
-def _aged(kept: KeptClass) -> tuple[Any, Any]:
-    """Return the statements of the sums, and of the ids of jobs that ended first."""
+def _aged(kept: KeptClass) -> tuple[Any, Any, Any]:
+    """Return the statements of count and oldest end, of the bytes, and of the ids of jobs that ended first."""
     of = CLASSES[kept]
     joined = of.table.join(jobs, jobs.c.id == of.job_id)
-    sums = sa.select(sa.func.count(), sa.func.sum(of.size_bytes), sa.func.min(jobs.c.ended_at_ms))
+    sums = sa.select(sa.func.count(), sa.func.min(jobs.c.ended_at_ms))
     has = sa.select(jobs.c.id).where(MAY_LOSE, sa.exists().where(of.job_id == jobs.c.id, of.may_go))
     return (
         sums.select_from(joined).where(MAY_LOSE, of.may_go),
+        _freed(of),
         has.order_by(jobs.c.ended_at_ms, jobs.c.id).limit(SHOWN),
     )
 
 
+def _freed(of: RowsOfJobs) -> sa.Select[Any]:
+    """Return the statement of the bytes that go with the rows."""
+    going = _of_aged_jobs(of)
+    if of.text is not None:
+        return sa.select(sa.func.sum(Utf8Bytes(of.text))).select_from(of.table).where(going)
+    if of.table is pictures:
+        return objects_of_pictures(going)
+    return blobs_of(PROJECT, [sa.select(of.table.c.sha256).where(going)], {of.table: going})
+
+
 @functools.cache
-def _aged_datasets() -> tuple[Any, Any]:
-    sums = sa.select(
-        sa.func.count(), sa.func.sum(datasets.c.size_bytes), sa.func.min(datasets.c.created_at_ms)
-    ).where(_spare_dataset())
+def _aged_datasets() -> tuple[Any, Any, Any]:
+    sums = sa.select(sa.func.count(), sa.func.min(datasets.c.created_at_ms)).where(_spare_dataset())
+    spare = sa.select(datasets.c.id).where(_spare_dataset())
+    going = {
+        dataset_items: (dataset_items.c.project_id == PROJECT) & dataset_items.c.dataset_id.in_(spare),
+        caches: _OLD_CACHES,
+    }
+    freed = blobs_of(PROJECT, [sa.select(each.c.sha256).where(rows) for each, rows in going.items()], going)
     ids = sa.select(datasets.c.id).where(_spare_dataset()).order_by(datasets.c.created_at_ms, datasets.c.id)
-    return sums, ids.limit(SHOWN)
+    return sums, freed, ids.limit(SHOWN)
 
 
 @functools.cache

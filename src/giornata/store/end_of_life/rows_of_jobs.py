@@ -14,6 +14,7 @@ from giornata.store.schema import (
     attempts,
     checkpoints,
     events,
+    imported_attempts,
     job_inputs,
     logs,
     metrics,
@@ -62,12 +63,13 @@ def take_files(connection: sa.Connection, table: sa.Table, condition: Condition,
 
 
 def take_history(connection: sa.Connection, job_id: str, limit: int) -> int:
-    """Delete log lines, metrics and events of a job, some of each; return their number.
+    """Delete log lines, metrics, imported attempts and events of a job, some of each; return their number.
 
     An event that stays, because it is the newest, is blanked.
     """
     taken = len(take_some(connection, logs, logs.c.job_id == job_id, limit))
     taken += len(take_some(connection, metrics, metrics.c.job_id == job_id, limit))
+    taken += len(take_some(connection, imported_attempts, imported_attempts.c.job_id == job_id, limit))
     taken += len(take_some(connection, events, (events.c.job_id == job_id) & told_events(), limit))
     newest = (events.c.job_id == job_id) & (events.c.id == NEWEST_EVENT)
     connection.execute(sa.update(events).where(newest).values(data={}))

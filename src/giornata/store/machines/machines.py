@@ -56,7 +56,7 @@ _asked = (
 )
 # A node that does not know what it is called is known by its machine.
 _by_machine = nodes.c.instance_id.is_(None) & (instances.c.machine_id == nodes.c.machine_id)
-_SEATS = (
+_LAST_NODES = (
     sa.select(
         nodes.c.machine_id,
         nodes.c.id.label("node_id"),
@@ -192,17 +192,17 @@ class Machines(Queries, machine_store.Machines):
         state = self._connection.scalar(_STATE_OF_JOB, {"wanted": job_id})
         return state is not None and state not in TERMINAL
 
-    def seats(self, machine_ids: Collection[str], *, seen_since_ms: int) -> Sequence[LastNode]:
-        found = self._connection.execute(_SEATS, {"machines": sorted(machine_ids), "since": seen_since_ms})
+    def last_nodes(self, machine_ids: Collection[str], *, seen_since_ms: int) -> Sequence[LastNode]:
+        found = self._connection.execute(_LAST_NODES, {"machines": sorted(machine_ids), "since": seen_since_ms})
         latest = {row.machine_id: LastNode(**row._mapping) for row in found}
         return list(latest.values())
 
-    def leave(self, seat: LastNode, fleet: str, instance: Instance, *, reason: str, at_ms: int) -> None:
-        self._connection.execute(sa.update(nodes).where(nodes.c.id == seat.node_id).values(draining=True))
+    def leave(self, last_node: LastNode, fleet: str, instance: Instance, *, reason: str, at_ms: int) -> None:
+        self._connection.execute(sa.update(nodes).where(nodes.c.id == last_node.node_id).values(draining=True))
         listed = {
             "fleet": fleet,
             "id": instance.id,
-            "machine_id": instance.machine_id or seat.machine_id,
+            "machine_id": instance.machine_id or last_node.machine_id,
             "name": instance.name,
             "state": instance.state,
             "first_listed_at_ms": at_ms,

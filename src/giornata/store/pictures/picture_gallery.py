@@ -110,7 +110,9 @@ class PictureGallery(Queries, gallery_store.PictureGallery):
             found.setdefault(PictureKey(row.order_id, row.number), []).append(row.tag)
         return found
 
-    def add_tags(self, keys: Sequence[PictureKey], tags: Sequence[str], *, project_id: str) -> int:
+    def add_tags(
+        self, keys: Sequence[PictureKey], tags: Sequence[str], *, project_id: str, created_by: str | None
+    ) -> int:
         given = self._given()
         mine = (_same(pictures, given), pictures.c.project_id == project_id)
         query = sa.select(pictures.c.order_id, pictures.c.number, jobs.c.created_at_ms)
@@ -124,6 +126,7 @@ class PictureGallery(Queries, gallery_store.PictureGallery):
                 "tag": tag,
                 "project_id": project_id,
                 "ordered_at_ms": row.created_at_ms,
+                "created_by": created_by,
             }
             for row in own
             for tag in tags

@@ -19,6 +19,7 @@ from giornata.store.schema.fleets import (
     reallocations,
 )
 from giornata.store.schema.gallery import order_terms, picture_tags
+from giornata.store.schema.imported import imported_attempts
 from giornata.store.schema.made import artifacts, checkpoints, events, ledger, logs, metrics
 from giornata.store.schema.people import (
     device_sign_ins,
@@ -56,6 +57,7 @@ __all__ = [
     "fleet_time",
     "fleets",
     "idempotency",
+    "imported_attempts",
     "installation",
     "instances",
     "invitations",

@@ -23,5 +23,6 @@ picture_tags = Table(  # the star of a picture is the tag "*"
     Column("tag", String(40), primary_key=True),
     Column("project_id", String(40), nullable=False),
     at("ordered_at_ms"),
+    Column("created_by", String(40)),  # the person or the key; NULL: not known
     Index("ix_picture_tags_found", "project_id", "tag", "ordered_at_ms", "order_id", "number"),
 )

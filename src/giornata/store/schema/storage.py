@@ -32,6 +32,7 @@ uploads = Table(
     Column("multipart_id", String(1024)),
     at("created_at_ms"),
     at("completed_at_ms", nullable=True),
+    Column("created_by", String(40)),  # the person or the key; NULL: an attempt, or not known
     Index("ix_uploads_created", "created_at_ms"),
     Index(
         "ix_uploads_open",

@@ -39,6 +39,7 @@ projects = Table(
     at("created_at_ms"),
     Column("retention", JSON, nullable=False, server_default="{}"),  # days by what is kept so long
     at("deleted_at_ms", nullable=True),  # what is left then is its name and its money
+    Column("created_by", String(40)),  # the person or the key; NULL: the installation, or not known
 )
 
 keys = Table(
@@ -74,6 +75,7 @@ project_secrets = Table(
     Column("sealed", Text, nullable=False),  # encrypted; the key is in no table
     at("created_at_ms"),
     at("changed_at_ms"),
+    Column("created_by", String(40)),  # who gave it the value that it has; NULL: not known
 )
 
 idempotency = Table(

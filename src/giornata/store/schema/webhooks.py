@@ -22,6 +22,7 @@ webhooks = Table(
     at("old_secret_until_ms", nullable=True),
     at("created_at_ms"),
     Column("user_id", String(40)),  # the person whose own notifications these are; NULL: a webhook of the project
+    Column("created_by", String(40)),  # the person or the key; NULL: not known
     Index("ix_webhooks_project", "project_id", "created_at_ms", "id"),
 )
 _IS_OPEN = sa.text("ended_at_ms IS NULL")

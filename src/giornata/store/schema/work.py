@@ -103,6 +103,7 @@ jobs = Table(
     Column("pinned", Boolean, nullable=False, server_default=sa.false()),  # retention takes nothing of it
     at("deleted_at_ms", nullable=True),  # what is left then is what its bill names
     Column("parent_id", String(40)),  # the sweep that it belongs to
+    Column("imported_cost_micro_usd", BigInteger),  # billed by the installation that it was imported from
     Index("ix_jobs_project", "project_id", "created_at_ms", "id"),
     # A list of one kind does not walk past the project's other jobs, nor that of the pinned past all of them.
     Index("ix_jobs_project_kind", "project_id", "kind", "created_at_ms", "id"),

@@ -217,5 +217,5 @@ def _begin(reporter: Reporter, phase: str) -> None:
 
 
 def _attend(reporter: Reporter) -> None:
-    if reporter.wish() in {AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP}:
+    if reporter.agent_request() in {AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP}:
         raise Stopped

@@ -40,6 +40,8 @@ class PictureInBatch:
     picture: LeasedPicture
     drawing: PictureDrawing | AnnotationDrawing
     flags: PictureFlag = PictureFlag.NOTHING
+    compiler: str | None = None
+    """The compiler whose kernels made at least one pass of the picture."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -115,14 +117,14 @@ class PictureBatch:
     def _heed(self, session: BatchSession) -> None:
         """Do what agents ask: stop, stop soon, or drop single pictures."""
         for lease in list(self._leases):
-            wish, dropped = lease.reporter.wish(), lease.reporter.dropped_pictures()
+            agent_request, dropped = lease.reporter.agent_request(), lease.reporter.dropped_pictures()
             rows = [each for each in self._rows if each.lease is lease]
-            if wish is AgentRequest.STOP:
+            if agent_request is AgentRequest.STOP:
                 self._leave(rows)
                 self._leases.remove(lease)
                 session.ended(lease.start, Stopped())
                 continue
-            if wish is AgentRequest.CHECKPOINT_AND_STOP and not lease.closing:
+            if agent_request is AgentRequest.CHECKPOINT_AND_STOP and not lease.closing:
                 lease.close()
                 self._leave([each for each in rows if not self._ends_soon(each)])
             if dropped:
@@ -198,6 +200,8 @@ class PictureBatch:
         else:
             for each, noise_1CHW in zip(rows, predicted, strict=True):
                 each.denoised.row.advance(noise_1CHW)
+                each.compiler = denoiser.compiler or each.compiler
+            _log_kernels(rows[0])
             return
         # Outside of the except clause: the traceback's frames held the activations.
         denoiser.forget()
@@ -258,7 +262,16 @@ class PictureBatch:
 def _write(each: PictureInBatch, writer: ResultWriter[PictureInBatch]) -> None:
     stem = each.lease.start.directory / f"{each.picture.order_id}-{each.picture.number}"
     weights = each.drawing.weights if isinstance(each.drawing, PictureDrawing) else {}
-    writer.write(each, each.drawing.image, each.drawing.params, stem, weights=weights)
+    made_with = {f"weights of {place}": digest for place, digest in weights.items()}
+    made_with |= {} if each.compiler is None else {"compile": each.compiler}
+    writer.write(each, each.drawing.image, each.drawing.params, stem, made_with=made_with)
+
+
+def _log_kernels(each: PictureInBatch) -> None:
+    """Log what the compiled passes of the picture's model have to say."""
+    kernels = each.denoised.model.kernels
+    while kernels is not None and kernels.said:
+        each.lease.reporter.log(kernels.said.popleft())
 
 
 def _slices(rows: Sequence[PictureInBatch], most: int) -> list[Sequence[PictureInBatch]]:
@@ -267,7 +280,7 @@ def _slices(rows: Sequence[PictureInBatch], most: int) -> list[Sequence[PictureI
 
 def _denoiser(rows: Sequence[PictureInBatch]) -> Denoiser:
     model = rows[0].denoised.model
-    return Denoiser(model.base.unet, loras=model.adapters)
+    return Denoiser(model.base.unet, loras=model.adapters, kernels=model.kernels)
 
 
 def _free_memory() -> None:

@@ -63,18 +63,19 @@ class ResultWriter(Generic[W]):
         params: LeasedParams,
         stem: Path,
         *,
-        weights: Mapping[str, str],
+        made_with: Mapping[str, str],
     ) -> None:
         """Decode a picture by `image` and write it to `stem` with the ending of its format, soon. Of None, which is
-        a blocked picture, nothing is written. The file records the digests `weights`."""
+        a blocked picture, nothing is written. The file records what this picture was `made_with`, besides what all
+        are."""
         path = stem.with_name(stem.name + ENDINGS[params.image_format])
-        made_with = {**self._made_with, **{f"weights of {place}": digest for place, digest in weights.items()}}
+        recorded = {**self._made_with, **made_with}
 
         def make() -> bool:
             if (made := image()) is None:
                 return False
             aside = path.with_name(f".{path.name}")  # no reader sees half of a file
-            aside.write_bytes(picture_bytes(made, params, made_with=made_with))
+            aside.write_bytes(picture_bytes(made, params, made_with=recorded))
             aside.rename(path)
             return True
 

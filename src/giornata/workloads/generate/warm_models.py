@@ -35,6 +35,8 @@ from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.generation.expand import base_key_of
 from giornata.protocol.generation.picture import ControlNetUse, EmbeddingUse, LoraUse, ModelUse, PictureParams
 from giornata.protocol.generation.schedulers import all_schedulers, canonical_scheduler
+from giornata.protocol.training.optimization import Compile
+from giornata.workloads.generate.compiling import DrawingCompiler
 from giornata.workloads.generate.control_pictures import ControlPictures
 from giornata.workloads.generate.host_models import HostModels
 from giornata.workloads.generate.hub_reading import Told
@@ -47,21 +49,29 @@ MAIN, REFINER = "main", "refiner"
 LORAS_ON_DEVICE = 16
 CONTROLNETS_KEPT = 4
 LORAS_READ = 64
+PLAIN = DrawingCompiler(choice=Compile.OFF)
 
 
 class DrawingModel:
-    """A base model with its prompt encoder, its decoder and its places for LoRAs. More than `loras_on_device` LoRAs
-    stay on the device only while one batch needs them. `digests` are those of `digests_of`."""
+    """A base model with its prompt encoder, its decoder, its places for LoRAs and its compiled passes. More than
+    `loras_on_device` LoRAs stay on the device only while one batch needs them. `digests` are those of `digests_of`.
+    `close` comes before the model is released."""
 
     def __init__(
-        self, base: BaseModel, *, digests: Mapping[str, str] | None = None, loras_on_device: int = LORAS_ON_DEVICE
+        self,
+        base: BaseModel,
+        *,
+        digests: Mapping[str, str] | None = None,
+        loras_on_device: int = LORAS_ON_DEVICE,
+        compiler: DrawingCompiler = PLAIN,
     ) -> None:
         let_large_be_tiled(base.vae)
         look_up_attention_once(base.unet)
         self.base, self.digests = base, digests or {}
+        self.kernels = compiler.passes_of(base.unet, base.device)
         self.decoder = PictureDecoder(base)
         self.encoder = PromptEncoder(base)
-        self.adapters = RowAdapters(base, capacity=loras_on_device)
+        self.adapters = RowAdapters(base, capacity=loras_on_device, steady=self.kernels is not None)
         self._loras_on_device = loras_on_device
         self._loras: OrderedDict[str, RowLora] = OrderedDict()
         self._schedulers: dict[str, Any] = {}
@@ -73,6 +83,11 @@ class DrawingModel:
         self.decoder = PictureDecoder(self.base)
         self.encoder = PromptEncoder(self.base)
         self._schedulers.clear()
+
+    def close(self) -> None:
+        """Let torch forget the kernels of the model."""
+        if self.kernels is not None:
+            self.kernels.close()
 
     def scheduler(self, name: str) -> Any:
         """Return a scheduler for one row, by any spelling of its name. It is a copy of one that was made before:
@@ -112,7 +127,7 @@ class WarmModels:
 
     `control_pictures` and `safety` are made for the same device unless they are given. The models share memory with
     the bases of other workloads that have the same `shared_weights`. Bases in host memory have `host_model_bytes`
-    together at most.
+    together at most. `compiler` decides which passes are compiled.
     """
 
     def __init__(
@@ -125,7 +140,9 @@ class WarmModels:
         safety: SafetyChecks | None = None,
         shared_weights: SharedWeights | None = None,
         host_model_bytes: int = 0,
+        compiler: DrawingCompiler = PLAIN,
     ) -> None:
+        self._compiler = compiler
         self._shared_weights = shared_weights or SharedWeights()
         self._host = HostModels(host_model_bytes)
         self.device, self._load, self._model_cache_bytes = device, load, model_cache_bytes
@@ -161,8 +178,7 @@ class WarmModels:
             vae_field="vae",
             inpainting=True,
         )
-        self._models.pop(REFINER, None)
-        self._shared_weights.leave(REFINER)
+        self._release(REFINER)
         self._controlnets.clear()
         return self._replaced(MAIN, source, told, uses=(params.model, params.vae))
 
@@ -189,10 +205,9 @@ class WarmModels:
 
     def drop(self) -> None:
         """Release all models and their memory."""
-        self._models.clear()
-        self._host.drop()
         for role in (MAIN, REFINER):
-            self._shared_weights.leave(role)
+            self._release(role)
+        self._host.drop()
         self._controlnets.clear()
         self.control_pictures.drop()
         self.safety.drop()
@@ -210,11 +225,10 @@ class WarmModels:
             warm.become(other, digests)
         else:
             del warm
-            self._models.pop(role, None)
-            self._shared_weights.leave(role)
+            self._release(role)
             self._collect()
             base = (copied_base if is_kept else _moved)(other, self.device)
-            self._models[role] = DrawingModel(base, digests=digests)
+            self._models[role] = DrawingModel(base, digests=digests, compiler=self._compiler)
         self._shared_weights.join(role, self._models[role].base)
         return self._models[role]
 
@@ -234,6 +248,11 @@ class WarmModels:
         cache = HubCache(bound_bytes=self._model_cache_bytes)
         with closing(HuggingFaceHub(None, cache)) as hub, arriving(cache.directory, told):
             return self._load(source, device=torch.device("cpu"), dtype=self._dtype, hub=hub)
+
+    def _release(self, role: str) -> None:
+        if (model := self._models.pop(role, None)) is not None:
+            model.close()
+        self._shared_weights.leave(role)
 
     def _collect(self) -> None:
         gc.collect()

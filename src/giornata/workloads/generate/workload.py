@@ -15,11 +15,12 @@ from giornata.protocol.generation.expand import batch_key_of
 from giornata.protocol.generation.picture import PictureParams
 from giornata.protocol.generation.preprocess import annotator_key
 from giornata.protocol.node.pipe import Start
+from giornata.workloads.generate.compiling import DrawingCompiler
 from giornata.workloads.generate.control_pictures import ControlPictures
 from giornata.workloads.generate.lease_work import leased_pictures, params_of
 from giornata.workloads.generate.picture_batch import DRAIN_S, PictureBatch
 from giornata.workloads.generate.safety_checks import SafetyChecks
-from giornata.workloads.generate.warm_models import Loader, WarmModels
+from giornata.workloads.generate.warm_models import PLAIN, Loader, WarmModels
 from giornata.workloads.interface import BatchSession, Clock, Outcome, Reporter
 from giornata.workloads.train.faults import blamed
 
@@ -51,6 +52,7 @@ class GenerateWorkload:
         safety: SafetyChecks | None = None,
         shared_weights: SharedWeights | None = None,
         host_model_bytes: int = 0,
+        compiler: DrawingCompiler = PLAIN,
     ) -> None:
         chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.places, self._rows, self._clock, self._drain_s = max(places, PLACES), rows, clock, drain_s
@@ -62,6 +64,7 @@ class GenerateWorkload:
             safety=safety,
             shared_weights=shared_weights,
             host_model_bytes=host_model_bytes,
+            compiler=compiler,
         )
 
     def held(self) -> tuple[str, ...]:

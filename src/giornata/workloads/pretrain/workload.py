@@ -80,7 +80,7 @@ class PretrainWorkload:
             except ConnectionError as error:
                 if self._clock_s() > by_s:
                     raise WorkloadFailed(Reason.CRASHED, f"no Ray cluster takes the run: {error}") from error
-            if reporter.wish() in {AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP}:
+            if reporter.agent_request() in {AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP}:
                 raise Stopped
             self._sleep(POLL_S)
 
@@ -131,7 +131,7 @@ class _Following:
         self._phase = "training on Ray"
         self._result: dict[str, Any] = {}
         self._stop_by_s: float | None = None
-        self._wish, self._asked_to_stop = AgentRequest.GO_ON, False
+        self._agent_request, self._asked_to_stop = AgentRequest.GO_ON, False
         self._listening = Listening()
 
     def to_the_end(self) -> Outcome:
@@ -163,11 +163,11 @@ class _Following:
 
     def _attend(self) -> None:
         # A request for a checkpoint changes nothing: the run writes checkpoints as its configuration says.
-        if self._stop_by_s is None and (wish := self._reporter.wish()) in {
+        if self._stop_by_s is None and (agent_request := self._reporter.agent_request()) in {
             AgentRequest.STOP,
             AgentRequest.CHECKPOINT_AND_STOP,
         }:
-            self._wish, self._stop_by_s = wish, self._clock_s() + STOP_S
+            self._agent_request, self._stop_by_s = agent_request, self._clock_s() + STOP_S
         if self._stop_by_s is None:
             return
         if self._clock_s() > self._stop_by_s:
@@ -183,7 +183,7 @@ class _Following:
             self._reporter.log(f"Ray was not told to stop {self._submission}, and will be again: {error}")
             return
         self._asked_to_stop = True
-        if self._wish is AgentRequest.STOP:
+        if self._agent_request is AgentRequest.STOP:
             # The attempt need not wait: the run stops with a checkpoint, and Ray sees to its end.
             raise Stopped(self._kept or None)
 

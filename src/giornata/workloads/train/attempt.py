@@ -136,10 +136,10 @@ class TrainingAttempt:
         every stop is a plain one."""
         self.between()
         self.reporter.phase("caching", done, total)
-        wish = self.reporter.wish()
-        if wish is AgentRequest.CHECKPOINT:
+        agent_request = self.reporter.agent_request()
+        if agent_request is AgentRequest.CHECKPOINT:
             self.reporter.log("a checkpoint was asked for, and there is nothing new to save before the next step")
-        if wish in {AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP}:
+        if agent_request in {AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP}:
             raise Stopped(self.start.resume.step if self.start.resume else None)
 
     def restore(self, adapters: Adapters, optimizer: JobOptimizer, writer: CheckpointWriter) -> None:
@@ -232,8 +232,8 @@ class TrainingAttempt:
             meter.flush()
             due = [(step, optimizer.result())] if renderer.is_time(step) else self.fleet_sheets.undrawn(self.reporter)
             for drawn_step, result in due:
-                while (wish := renderer.after(drawn_step, result)) is not AgentRequest.GO_ON:
-                    self._follow(wish, step, save, due=False, writer=writer)
+                while (agent_request := renderer.after(drawn_step, result)) is not AgentRequest.GO_ON:
+                    self._follow(agent_request, step, save, due=False, writer=writer)
             self.reporter.phase("training", step, total)
             meter.resume()
 
@@ -319,23 +319,29 @@ class TrainingAttempt:
 
     def obey(self, step: int, save: Callable[[int], None], *, due: bool, writer: CheckpointWriter) -> None:
         """Save between two steps if a checkpoint is due or requested, and stop if a stop is requested."""
-        self._follow(self.reporter.wish(), step, save, due=due, writer=writer)
+        self._follow(self.reporter.agent_request(), step, save, due=due, writer=writer)
 
     def _follow(
-        self, wish: AgentRequest, step: int, save: Callable[[int], None], *, due: bool, writer: CheckpointWriter
+        self,
+        agent_request: AgentRequest,
+        step: int,
+        save: Callable[[int], None],
+        *,
+        due: bool,
+        writer: CheckpointWriter,
     ) -> None:
-        if wish is AgentRequest.STOP:
+        if agent_request is AgentRequest.STOP:
             raise Stopped(writer.announced)
-        wished = wish in {AgentRequest.CHECKPOINT, AgentRequest.CHECKPOINT_AND_STOP}
-        if due or (wished and writer.newest != step):
+        requested = agent_request in {AgentRequest.CHECKPOINT, AgentRequest.CHECKPOINT_AND_STOP}
+        if due or (requested and writer.newest != step):
             save(step)
-        if wish is AgentRequest.CHECKPOINT_AND_STOP:
+        if agent_request is AgentRequest.CHECKPOINT_AND_STOP:
             writer.settle()
             raise Stopped(step)
 
     def attend(self, writer: CheckpointWriter) -> None:
         """Raise Stopped when the attempt is to end. All steps are stored: there is nothing more to save."""
-        if self.reporter.wish() in {AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP}:
+        if self.reporter.agent_request() in {AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP}:
             raise Stopped(writer.announced)
 
     def finish(

@@ -143,13 +143,13 @@ class BatchTrainer:
             start, reporter = entry
             try:
                 with blamed():
-                    self._seat(start, reporter)
+                    self._begin_member(start, reporter)
             except RoundFailed:
                 raise
             except Exception as error:  # noqa: BLE001 - the supervisor of this job: the others go on
                 self._over(start, error)
 
-    def _seat(self, start: Start, reporter: Reporter) -> None:
+    def _begin_member(self, start: Start, reporter: Reporter) -> None:
         """Prepare a job and give it the first free place. The others train on while its pictures are encoded."""
         attempt = self._attempt(start, reporter)
         ready = attempt.prepare()
@@ -157,7 +157,7 @@ class BatchTrainer:
         slot = self._slots.assign(place, attempt.spec)
         threads = ExitStack()
         try:
-            member = self._seated(attempt, ready, slot, threads)
+            member = self._member(attempt, ready, slot, threads)
         except BaseException as error:
             threads.__exit__(type(error), error, None)
             slot.leave()
@@ -184,7 +184,7 @@ class BatchTrainer:
             between=self._between,
         )
 
-    def _seated(
+    def _member(
         self, attempt: TrainingAttempt, ready: Prepared, slot: AdapterSlot, threads: ExitStack
     ) -> BatchMember | None:
         """Return the job in its slot, as far as it is; None for one whose steps were done already, which has ended
@@ -339,8 +339,8 @@ class BatchTrainer:
         answer_BCHW = answer(self._base.unet, shown_BCHW, timesteps_B, time_ids_B6, embedding)
         losses = []
         for place, member in members.items():
-            of_seat_BCHW = answer_BCHW[place * self._rows : (place + 1) * self._rows]
-            losses.append(member.objective.loss_of(of_seat_BCHW, batches[place]))
+            of_slot_BCHW = answer_BCHW[place * self._rows : (place + 1) * self._rows]
+            losses.append(member.objective.loss_of(of_slot_BCHW, batches[place]))
         return losses
 
     def _tickets(self, batches: Mapping[int, NoisyBatch]) -> torch.Tensor | None:

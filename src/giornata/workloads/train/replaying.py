@@ -39,12 +39,12 @@ class ReplayReporter:
         self.checkpoints: dict[int, Path] = {}
         self.files: dict[str, str] = {}
 
-    def wish(self) -> AgentRequest:
+    def agent_request(self) -> AgentRequest:
         """Return the request, but for checkpoints, of which a replay has none to give."""
-        wish = self._reporter.wish()
-        if wish is AgentRequest.CHECKPOINT:
+        agent_request = self._reporter.agent_request()
+        if agent_request is AgentRequest.CHECKPOINT:
             return AgentRequest.GO_ON
-        return AgentRequest.STOP if wish is AgentRequest.CHECKPOINT_AND_STOP else wish
+        return AgentRequest.STOP if agent_request is AgentRequest.CHECKPOINT_AND_STOP else agent_request
 
     def phase(self, name: str, done: int | None = None, total: int | None = None) -> None:
         """Pass the phase on to the agent."""
@@ -132,7 +132,7 @@ class ReplayAttempt(TrainingAttempt):
     def obey(self, step: int, save: Callable[[int], None], *, due: bool, writer: CheckpointWriter) -> None:
         """Save after the last step of the stretch and nowhere else, and stop there unless the job ends there."""
         del due
-        if self.reporter.wish() is AgentRequest.STOP:
+        if self.reporter.agent_request() is AgentRequest.STOP:
             raise Stopped(None)
         if step != self.to_step:
             return

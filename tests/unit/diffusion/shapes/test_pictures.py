@@ -32,7 +32,7 @@ def test_a_picture_shows_what_its_caption_says() -> None:
     scorer = Scorer()
     for index in range(2 * len(TRAINED)):
         shape, caption = TRAINED[index % len(TRAINED)], caption_of(index)
-        assert scorer.tally([captioned(index)], [shape]).all == 1
+        assert scorer.count_scores([captioned(index)], [shape]).all == 1
         said = caption.split()
         assert all(word not in said for word in {*FORMS, *PALETTE} - {shape.form, shape.color})
         assert caption in captions()

@@ -5,7 +5,7 @@ import random
 
 import pytest
 from PIL import Image, ImageFilter
-from tools.tiny_shapes.scoring import LEAST_IOU, Scorer, nearest, tally
+from tools.tiny_shapes.scoring import LEAST_IOU, Scorer, count_scores, nearest
 
 from giornata.diffusion.shapes.pictures import FORMS, PALETTE, Shape, draw_shape, filled, grid
 from giornata.diffusion.tiny.drawings import BACKGROUNDS, SUBJECTS, Placing, background, draw_picture, ellipse, paint
@@ -18,11 +18,11 @@ def drawn(shape: Shape, seed: int = 0) -> Image.Image:
 def test_drawn_pictures_score_all_and_shuffled_prompts_next_to_nothing() -> None:
     asked = grid()
     scorer = Scorer()
-    found = scorer.tally([drawn(shape) for shape in asked], asked)
+    found = scorer.count_scores([drawn(shape) for shape in asked], asked)
     assert (found.count, found.form, found.color, found.background, found.both, found.all) == (192, 1, 1, 1, 1, 1)
     assert found.mean_iou > 0.94
     shuffled = random.Random(1).sample(asked, len(asked))
-    wrong = scorer.tally([drawn(shape) for shape in asked], shuffled)
+    wrong = scorer.count_scores([drawn(shape) for shape in asked], shuffled)
     assert wrong.all < 0.03
     assert 0.05 < wrong.form < 0.3 and 0.05 < wrong.color < 0.25 and 0.15 < wrong.background < 0.35
 
@@ -31,14 +31,14 @@ def test_soft_edges_are_forgiven_but_not_any_softness() -> None:
     asked = grid()
     scorer = Scorer()
     soft = [drawn(shape).filter(ImageFilter.GaussianBlur(1.5)) for shape in asked]
-    assert scorer.tally(soft, asked).all > 0.97
+    assert scorer.count_scores(soft, asked).all > 0.97
     very = [drawn(shape).filter(ImageFilter.GaussianBlur(5)) for shape in asked]
-    assert scorer.tally(very, asked).all < 0.6
+    assert scorer.count_scores(very, asked).all < 0.6
 
 
 def test_noise_and_emptiness_show_nothing() -> None:
     noise = [Image.frombytes("RGB", (64, 64), random.Random(seed).randbytes(3 * 64 * 64)) for seed in range(50)]
-    found = Scorer().tally(noise, grid()[:50])
+    found = Scorer().count_scores(noise, grid()[:50])
     assert (found.form, found.color, found.background, found.mean_iou) == (0, 0, 0, 0)
     plain = Scorer().read(Image.new("RGB", (64, 64), BACKGROUNDS["brown"]))
     assert (plain.form, plain.color, plain.background) == (None, None, "brown")
@@ -53,7 +53,9 @@ def test_each_error_counts_in_its_own_column(form: str) -> None:
     scorer = Scorer()
 
     def columns(**asked: str | None) -> tuple[float, float, float, float, float]:
-        found = scorer.tally(picture, [Shape(**({"form": form, "color": "green", "background": "gray"} | asked))])
+        found = scorer.count_scores(
+            picture, [Shape(**({"form": form, "color": "green", "background": "gray"} | asked))]
+        )
         return found.form, found.color, found.background, found.both, found.all
 
     assert columns() == (1, 1, 1, 1, 1)
@@ -89,19 +91,19 @@ def test_a_form_that_is_none_of_the_six_is_no_form() -> None:
 def test_a_subject_is_known_by_its_outline_and_all_of_its_colors(subject: str) -> None:
     scorer = Scorer([subject])
     asked = [Shape(form=subject, background=background(index)) for index in range(32)]
-    found = scorer.tally([draw_picture(subject, index) for index in range(32)], asked)
+    found = scorer.count_scores([draw_picture(subject, index) for index in range(32)], asked)
     assert found.all > 0.95
     assert found.color == 1 and found.background == 1
     old = grid()
     pictures = [drawn(shape) for shape in old]
-    assert scorer.tally(pictures, [Shape(form=subject)] * len(old)).both == 0
-    assert scorer.tally(pictures, old).all == 1  # looking for one more figure takes none of the old away
+    assert scorer.count_scores(pictures, [Shape(form=subject)] * len(old)).both == 0
+    assert scorer.count_scores(pictures, old).all == 1  # looking for one more figure takes none of the old away
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_a_subject_in_other_colors_is_not_the_subject(subject: str) -> None:
     red, green, blue = draw_picture(subject, 0).split()
-    found = Scorer([subject]).tally([Image.merge("RGB", (blue, red, green))], [Shape(form=subject)])
+    found = Scorer([subject]).count_scores([Image.merge("RGB", (blue, red, green))], [Shape(form=subject)])
     assert (found.form, found.color, found.both) == (1, 0, 0)
 
 
@@ -115,16 +117,16 @@ def test_shares_are_means_over_the_pictures() -> None:
     readings = [
         Scorer().read(drawn(other)) for other in (shape, Shape(form="star", color="blue", background="black"))
     ]
-    found = tally(readings, [shape, shape])
+    found = count_scores(readings, [shape, shape])
     assert (found.count, found.form, found.color, found.all) == (2, 0.5, 1.0, 0.5)
     assert found.mean_iou == pytest.approx((readings[0].iou["ring"] + readings[1].iou["ring"]) / 2)
 
 
 def test_as_many_pictures_as_shapes_and_not_none() -> None:
     with pytest.raises(ValueError, match="no pictures"):
-        tally([], [])
+        count_scores([], [])
     with pytest.raises(ValueError, match=r"shorter|longer"):
-        Scorer().tally([drawn(grid()[0])], grid()[:2])
+        Scorer().count_scores([drawn(grid()[0])], grid()[:2])
 
 
 def test_a_color_is_called_by_the_nearest_name() -> None:
@@ -136,7 +138,7 @@ def test_scorer_reads_pictures_of_other_sizes() -> None:
     shape = Shape(form="star", color="red", background="white")
     for size in (32, 128):
         picture = draw_shape(shape, random.Random(3), size_px=size)
-        assert Scorer().tally([picture], [shape]).all == 1
+        assert Scorer().count_scores([picture], [shape]).all == 1
 
 
 def test_an_ellipse_is_a_circle_at_its_bounding_box() -> None:

@@ -56,5 +56,5 @@ def test_scheduler_that_is_not_offered_is_told_with_another(spelled: str) -> Non
         canonical_scheduler(spelled)
 
 
-def test_nothing_that_is_not_offered_is_a_name() -> None:
+def test_scheduler_that_is_not_offered_is_in_no_list() -> None:
     assert set(NOT_OFFERED).isdisjoint(all_schedulers())

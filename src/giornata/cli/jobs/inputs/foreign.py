@@ -151,10 +151,10 @@ def _plain(value: Any) -> Any:
 
 
 def _line(row: Taken, fields: Mapping[str, Any]) -> tuple[str, ...]:
-    return (row.key, _short(row.value), row.setting, _short(fields.get(row.setting)), _remark(row, fields))
+    return (row.key, _short(row.value), row.setting, _short(fields.get(row.setting)), _note(row, fields))
 
 
-def _remark(row: Taken, fields: Mapping[str, Any]) -> str:
+def _note(row: Taken, fields: Mapping[str, Any]) -> str:
     parts = ["default of that tool"] if row.implied else []
     replaced = row.setting not in fields or _plain(fields[row.setting]) != _plain(row.ours)
     parts += ["overridden by the command line"] if replaced and row.setting != MODEL else []

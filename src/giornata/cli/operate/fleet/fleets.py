@@ -56,7 +56,7 @@ def list_fleets(
             return
         _table(out, fleets)
         for fleet in fleets:
-            _remarks(out, fleet)
+            _notes(out, fleet)
         if name is not None:
             _instances(out, fleets[0])
             _prices(out, fleets[0])
@@ -80,7 +80,7 @@ def _table(out: Output, fleets: list[Fleet]) -> None:
     out.table(headers, rows, right=(2, 4, 5), prose=(6,))
 
 
-def _remarks(out: Output, fleet: Fleet) -> None:
+def _notes(out: Output, fleet: Fleet) -> None:
     """Print the fleet's problems and changed limits as whole lines below the table.
 
     A provider's messages are long, and an operator wants the whole text.

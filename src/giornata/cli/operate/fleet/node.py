@@ -38,6 +38,7 @@ from giornata.cli.ui.output import reporting
 from giornata.domain.billing.money import MICRO_USD
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.specs import PRETRAIN_KIND
+from giornata.protocol.training.optimization import Compile
 
 
 def register(app: typer.Typer) -> None:
@@ -172,6 +173,7 @@ def agent_settings_of(settings: Settings, place: InstancePlace | None = None) ->
         cache_bytes=settings.cache_bytes,
         model_store_bytes=settings.model_store_bytes,
         host_model_bytes=settings.host_model_bytes,
+        compile=Compile(settings.compile),
         environment=dict(os.environ),
     )
     if faults := agent.faults():

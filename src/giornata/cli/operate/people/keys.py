@@ -195,9 +195,12 @@ def list_projects(context: typer.Context, as_json: JsonFlag = False) -> None:
     """List the projects with their budgets and costs."""
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         projects = list(client.projects())
-        rows = [(each.id, each.name, ago(each.created_at), *money(each), *monthly_money(each)) for each in projects]
-        headers = ("id", "name", "made", "budget", "spent", "set aside", "a month", "spent in it")
-        out.table(headers, rows, right=(2, 3, 4, 5, 6, 7), spare=(2, 1))
+        rows = [
+            (each.id, each.name, ago(each.created_at), *money(each), *monthly_money(each), each.created_by or "")
+            for each in projects
+        ]
+        headers = ("id", "name", "made", "budget", "spent", "set aside", "a month", "spent in it", "by")
+        out.table(headers, rows, right=(2, 3, 4, 5, 6, 7), spare=(8, 2, 1))
         out.result({"items": [each.model_dump(mode="json") for each in projects]})
 
 

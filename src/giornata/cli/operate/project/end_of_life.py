@@ -163,7 +163,7 @@ def _preview(aged: RetentionPreview, out: Output) -> None:
             each.kept.value,
             f"{each.days} days",
             str(each.count),
-            size(each.size_bytes),
+            ("about " if each.is_estimate else "") + size(each.size_bytes),
             "" if each.oldest_at is None else ago(each.oldest_at),
             ", ".join(each.examples),
         )

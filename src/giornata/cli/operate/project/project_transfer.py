@@ -68,7 +68,12 @@ def import_from_file(context: typer.Context, file: ArchiveFile, as_json: JsonFla
             f"{count(len(done.jobs), 'job')} of {file}"
         )
         if done.left_out:
-            out.hint(f"Sweeps are not imported, only their jobs: {', '.join(done.left_out)}")
+            out.hint(f"Sweeps without a job that is left are not imported: {', '.join(done.left_out)}")
+        if done.withheld:
+            out.say(
+                f"{count(done.withheld, 'picture')} came in without bytes: the project blocks unsafe pictures, and "
+                "these are unsafe, or no safety checker has seen them"
+            )
         out.hint(f"An imported job is found by its old id: {giornata('jobs', '--label', 'imported-from=OLD-ID')}")
         out.result(
             {
@@ -77,5 +82,6 @@ def import_from_file(context: typer.Context, file: ArchiveFile, as_json: JsonFla
                 "models": done.models,
                 "jobs": done.jobs,
                 "left_out": list(done.left_out),
+                "withheld": done.withheld,
             }
         )

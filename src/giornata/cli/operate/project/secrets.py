@@ -51,9 +51,9 @@ def list_secrets(context: typer.Context, as_json: JsonFlag = False) -> None:
     """List the names of the project's secrets. The values cannot be read."""
     with reporting(as_json, see=("secrets", "list")) as out, connect(settings_of(context)) as client:
         secrets = client.secrets()
-        rows = [(each.name, ago(each.created_at), ago(each.changed_at)) for each in secrets]
+        rows = [(each.name, ago(each.created_at), ago(each.changed_at), each.created_by or "") for each in secrets]
         if rows or not out.live:
-            out.table(("name", "made", "changed"), rows)
+            out.table(("name", "made", "changed", "by"), rows, spare=(3,))
         else:
             out.hint(f"No secrets. Store one with: {giornata('secrets', 'set', 'NAME')} < FILE")
         out.result({"items": [each.model_dump(mode="json") for each in secrets]})

@@ -93,7 +93,8 @@ def list_webhooks(context: typer.Context, as_json: JsonFlag = False) -> None:
         webhooks = list(client.webhooks())
         rows = [_row(each) for each in webhooks]
         if rows or not out.live:
-            out.table(("webhook", "format", "target", "events", "waiting", "dead", "state"), rows, right=(4, 5))
+            headers = ("webhook", "format", "target", "events", "waiting", "dead", "state", "by")
+            out.table(headers, rows, right=(4, 5), spare=(7,))
         else:
             out.hint(f"No webhooks. Make one with: {giornata('webhook', 'create', 'URL')}")
         out.result({"items": [each.model_dump(mode="json") for each in webhooks]})
@@ -101,7 +102,8 @@ def list_webhooks(context: typer.Context, as_json: JsonFlag = False) -> None:
 
 def _row(each: Webhook) -> tuple[str, ...]:
     events = ", ".join(each.events)
-    return each.id, each.format, each.target, events, str(each.waiting), str(each.dead), _state(each)
+    waiting, dead, maker = str(each.waiting), str(each.dead), each.created_by or ""
+    return each.id, each.format, each.target, events, waiting, dead, _state(each), maker
 
 
 def _state(webhook: Webhook) -> str:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from giornata.control.access.keys import secret_hash
-from giornata.control.access.reach import reach_of_person
+from giornata.control.access.reach import reach_of_user
 from giornata.control.access.users import user_reply
 from giornata.control.audit_log.record import AuditActor, record, record_call
 from giornata.control.caller import Caller, RequestOrigin
@@ -143,7 +143,7 @@ def _caller(tx: Transaction, session_id: str, user: UserRecord, project_id: str 
     elif tx.projects.get(project_id) is None:
         raise NotFound(f"there is no project {project_id}")
     # A person claims no work: a node's reach is only for keys that the person makes.
-    scopes = reach_of_person(tx, user.id, project_id) - {Scope.NODE}
+    scopes = reach_of_user(tx, user, project_id) - {Scope.NODE}
     if project_id and not scopes:
         raise NotFound(f"there is no project {project_id}")
     return Caller(project_id=project_id, scopes=scopes, key_id=session_id, user_id=user.id, is_session=True)

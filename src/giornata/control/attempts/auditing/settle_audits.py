@@ -197,7 +197,7 @@ def _agreed(tx: Transaction, ctx: Context, audit: ReplayAuditRow, *, at_ms: int)
     if liars:
         audit = replace(audit, guilty_machine_id=liars[0].machine_id)
     _decide(tx, audit, AuditState.CONFIRMED, message="", at_ms=at_ms)
-    tx.audits.release_others(audit.job_id, but=audit.id)
+    tx.audits.release_earlier(audit.job_id)
     for liar in liars:
         job = tx.jobs.get(liar.job_id)
         if job is not None and job.attempt_id is not None:

@@ -80,7 +80,7 @@ def mark_pictures(ctx: Context, caller: Caller, request: MarkPictures) -> Marked
     with ctx.store.begin() as tx:
         orders = own_orders(tx, caller, keys)
         gallery, project_id = tx.picture_gallery, caller.project_id
-        changed = gallery.add_tags(keys, added, project_id=project_id) if added else 0
+        changed = gallery.add_tags(keys, added, project_id=project_id, created_by=caller.maker) if added else 0
         changed += gallery.remove_tags(keys, removed, project_id=project_id) if removed else 0
         for order_id in orders if changed else ():
             changes = {"pictures": sum(key.order_id == order_id for key in keys)}

@@ -23,6 +23,7 @@ def job_reply(
     *,
     names: MachineNames | None,
     spent_beside_micro_usd: int = 0,
+    imported_cost_micro_usd: int | None = None,
     waiting_because: str | None = None,
     next_try_at: datetime | None = None,
 ) -> Job:
@@ -30,12 +31,13 @@ def job_reply(
     machines.
 
     An order has no attempts here: `spent_beside_micro_usd` is its part of the leases with pictures of it. Of a sweep
-    it is what its jobs cost.
+    it is what its jobs cost. With an `imported_cost_micro_usd` the attempts were made and billed elsewhere.
     """
-    spent = spent_beside_micro_usd + sum(attempt.amount_micro_usd for attempt in attempts)
+    billed_here = attempts if imported_cost_micro_usd is None else ()
+    spent = spent_beside_micro_usd + sum(attempt.amount_micro_usd for attempt in billed_here)
     seconds = _seconds(attempts)
-    per_step = cost_per_step_micro_usd(total_micro_usd=spent, steps=_steps_made(attempts))
-    per_useful_step = cost_per_step_micro_usd(total_micro_usd=spent, steps=_safe_steps(job, attempts))
+    per_step = cost_per_step_micro_usd(total_micro_usd=spent, steps=_steps_made(billed_here))
+    per_useful_step = cost_per_step_micro_usd(total_micro_usd=spent, steps=_safe_steps(job, billed_here))
     return Job(
         id=job.id,
         project_id=job.project_id,
@@ -63,6 +65,7 @@ def job_reply(
         lost_s=seconds.lost_ms / 1000,
         cost_micro_usd=spent,
         cost_usd=spent / MICRO_USD,
+        imported_cost_micro_usd=imported_cost_micro_usd,
         cost_per_step_usd=None if per_step is None else per_step / MICRO_USD,
         cost_per_useful_step_usd=None if per_useful_step is None else per_useful_step / MICRO_USD,
         budget_micro_usd=job.budget_micro_usd,

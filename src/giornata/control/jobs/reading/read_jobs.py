@@ -1,6 +1,6 @@
 """Read jobs for users: one job, a page of jobs, and why a job waits."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from giornata.control.access.machine_names import MachineNames, machine_names
@@ -9,13 +9,14 @@ from giornata.control.attempts.claiming.outlooks import Outlooks
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.fleet_views import bidders
+from giornata.control.jobs.reading.imported_past import with_imported
 from giornata.control.jobs.reading.job_reply import job_reply, next_try_at, waiting_because
 from giornata.control.pages import check_limit, decode_cursor, encode_cursor, next_cursor
 from giornata.control.pictures.model_coverage import missing_models
 from giornata.control.ports.node_queries.machine_store import BannedJob
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.user_queries.money_store import PictureTime
-from giornata.control.ports.user_queries.records import AttemptRecord, JobRecord
+from giornata.control.ports.user_queries.records import JobRecord
 from giornata.control.ports.user_queries.user_store import Before
 from giornata.control.quotas.ceilings import with_ceiling
 from giornata.control.text_limits import is_id, label_faults, text_faults
@@ -87,14 +88,18 @@ def list_jobs(
         ids = [job.id for job in rows.items]
         found = tx.job_reads.attempts(ids, project_id=caller.project_id, messages=False) if costs else []
         spent = _spent_beside(tx, rows.items) if costs else {}
-    attempts: dict[str, list[AttemptRecord]] = defaultdict(list)
-    for attempt in found:
-        attempts[attempt.job_id].append(attempt)
+        attempts, elsewhere = with_imported(tx, rows.items if costs else (), found)
     following = next_cursor(rows, lambda job: (job.created_at_ms, job.id))
     if following is None and until is not None:
         following = encode_cursor(*until)
     items = (
-        job_reply(job, attempts[job.id], names=None, spent_beside_micro_usd=spent.get(job.id, 0))
+        job_reply(
+            job,
+            attempts.get(job.id, ()),
+            names=None,
+            spent_beside_micro_usd=spent.get(job.id, 0),
+            imported_cost_micro_usd=elsewhere.get(job.id),
+        )
         for job in rows.items
     )
     return JobPage(items=tuple(items), next=following)
@@ -111,12 +116,14 @@ def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:
     names = machine_names(tx, ctx, caller)
     because, found = why_it_waits(ctx, tx, job, names=names)
     # The attempts of an order are leases of its pictures, which a reply counts instead.
-    attempts = () if job.kind in ORDER_KINDS else tx.job_reads.attempts([job_id], project_id=caller.project_id)
+    made = () if job.kind in ORDER_KINDS else tx.job_reads.attempts([job_id], project_id=caller.project_id)
+    attempts, elsewhere = with_imported(tx, [job], made)
     reply = job_reply(
         job,
-        attempts,
+        attempts.get(job_id, ()),
         names=names,
         spent_beside_micro_usd=_spent_beside(tx, [job]).get(job_id, 0),
+        imported_cost_micro_usd=elsewhere.get(job_id),
         waiting_because=because,
         next_try_at=next_try_at(found),
     )

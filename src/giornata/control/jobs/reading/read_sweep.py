@@ -1,6 +1,5 @@
 """Read a sweep, or any training jobs, side by side: what differs and what came of each."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from giornata.control.access.permissions import require_scope
 from giornata.control.caller import Caller
 from giornata.control.context import Context
+from giornata.control.jobs.reading.imported_past import with_imported
 from giornata.control.jobs.reading.job_reply import job_reply
 from giornata.control.jobs.reading.read_jobs import own_job
 from giornata.control.ports.store import Transaction
@@ -63,7 +63,9 @@ def read_sweep(ctx: Context, caller: Caller, job_id: str) -> Sweep:
         attempts = tx.job_reads.attempts(ids, project_id=caller.project_id, messages=False)
         rows = _rows(ctx, tx, caller, asked, _records(tx, caller, ids), attempts)
         spent = sum(each.amount_micro_usd for each in attempts)  # also of jobs that were deleted
-    job = job_reply(parent, (), names=None, spent_beside_micro_usd=spent)
+        _, elsewhere = with_imported(tx, [parent], ())
+    cost = elsewhere.get(parent.id)
+    job = job_reply(parent, (), names=None, spent_beside_micro_usd=spent, imported_cost_micro_usd=cost)
     return Sweep(job=job, differs=_differing([each.changes for each in asked]), jobs=rows)
 
 
@@ -101,14 +103,17 @@ def _rows(  # noqa: PLR0917 - jobs, with what was read of them
     found: Sequence[AttemptRecord],
 ) -> tuple[SweptJobReply, ...]:
     ids, project_id = list(records), caller.project_id
-    attempts: dict[str, list[AttemptRecord]] = defaultdict(list)
-    for attempt in found:
-        attempts[attempt.job_id].append(attempt)
+    attempts, elsewhere = with_imported(tx, records.values(), found)
     losses = tx.sweeps.losses(ids, project_id=project_id)
     sheets = tx.sweeps.last_sheets(ids, project_id=project_id)
     return tuple(
         _row(
-            job_reply(records[each.job_id], attempts[each.job_id], names=None),
+            job_reply(
+                records[each.job_id],
+                attempts.get(each.job_id, ()),
+                names=None,
+                imported_cost_micro_usd=elsewhere.get(each.job_id),
+            ),
             each,
             loss=losses.get(each.job_id),
             sheet=_sheet(ctx, sheets.get(each.job_id)),
@@ -132,6 +137,7 @@ def _row(job: Job, asked: JobSideBySide, *, loss: float | None, sheet: Artifact 
         loss=loss,
         validation_loss=curve[-1][1] if curve else None,
         cost_micro_usd=job.cost_micro_usd,
+        imported_cost_micro_usd=job.imported_cost_micro_usd,
         likely_cost_micro_usd=asked.likely_cost_micro_usd,
         error=job.error,
         sheet=sheet,

@@ -17,12 +17,12 @@ from giornata.protocol.jobs import SubmitJob
 
 def bring_order_models(ctx: Context, caller: Caller, request: SubmitJob) -> ParsedSpec | None:
     """Bring the files that an order names by reference, or by sha256, into the registry. It may download them.
-    Compare the sizes of masks with those of their pictures.
+    Look again at registered LoRAs, and compare the sizes of masks with those of their pictures.
 
     Call it before the order's submission. It does nothing for any other job, and brings no model for a spec that the
     submission refuses anyway. Returns the order's spec as parsed, so that the submission need not parse it again.
-    Raises Forbidden; InvalidInput with every fault of the request when a reference names nothing usable, or a mask is
-    of another size; Unavailable when a source fails.
+    Raises Forbidden; InvalidInput with every fault of the request when a model is of no use, or a mask is of another
+    size; Unavailable when a source fails.
     """
     if request.kind not in ORDER_KINDS:
         return None
@@ -30,7 +30,8 @@ def bring_order_models(ctx: Context, caller: Caller, request: SubmitJob) -> Pars
     parsed, faults = parse_spec(request.kind, request.spec, as_written=True)
     found = mask_faults(ctx, caller.project_id, request.spec)
     if not faults and parsed is not None:
-        places = [each for each in named_models(parsed.model_dump(mode="json")) if is_brought(each)]
+        named = named_models(parsed.model_dump(mode="json"))
+        places = [each for each in named if is_brought(each) or each.role == "lora"]
         found += bring_models(ctx, caller.project_id, places) if places else []
     if found:
         raise InvalidInput([*found, *_others(ctx, caller, request, found)])

@@ -20,9 +20,11 @@ from giornata.control.storage.item_faults import few_faults, resolution_faults
 from giornata.control.text_limits import is_id, label_faults, text_faults
 from giornata.domain.billing.quotas import UNLIMITED, QuotaStanding, refusal_of
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.generation.model_kinds import INPAINTING_REPOSITORIES
 from giornata.domain.generation.picture import ORDER_KINDS
 from giornata.domain.jobs.job import JobState
 from giornata.protocol.generation.checks.named_models import named_models, with_objects
+from giornata.protocol.generation.checks.unmasked_bases import unmasked_bases
 from giornata.protocol.generation.specs import OrderFields
 from giornata.protocol.jobs import SubmitJob
 from giornata.protocol.model import Message
@@ -215,7 +217,17 @@ def _model_faults(
     """Resolve the models of an order, and return their faults. Of a spec with faults of its own only names of the
     registry are looked up: nothing was brought for it."""
     places = [each for each in named_models(spec) if is_sound or not is_brought(each)]
-    return resolve_models(tx, ctx, caller.project_id, places, notes_use=notes_use) if places else []
+    faults = resolve_models(tx, ctx, caller.project_id, places, notes_use=notes_use) if places else []
+    return [*faults, *_unmasked_faults(spec)]
+
+
+def _unmasked_faults(spec: Mapping[str, Any]) -> Iterable[Fault]:
+    """Yield a fault where a mask is missing for a base that is known to need one, by its resolved name."""
+    for base, where in unmasked_bases(spec):
+        if base.use.get("sha256") is None and base.use["name"] in INPAINTING_REPOSITORIES:
+            message = f"{base.use['name']} was made to inpaint, and the picture has no mask"
+            hint = "give image and mask, or another base model: those of 4 channels draw with a mask and without"
+            yield Fault(where=where, message=message, hint=hint)
 
 
 def _secret_faults(ctx: Context, tx: Transaction, caller: Caller, request: SubmitJob) -> Iterable[Fault]:

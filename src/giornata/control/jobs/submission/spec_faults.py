@@ -63,6 +63,16 @@ def parse_spec(kind: str, spec: Mapping[str, Any], *, as_written: bool = False) 
     return parsed, faults
 
 
+def parse_plain(expected: type[Message], spec: Mapping[str, Any]) -> ParsedSpec:
+    """Return the spec as this message, or every fault that keeps it from being one."""
+    faults = [fault for name, value in spec.items() for fault in _deep_text_faults(f"spec.{name}", value)]
+    try:
+        return expected.model_validate(spec), faults
+    except ValidationError as error:
+        found = [fault for detail in error.errors(include_url=False) for fault in _faults(expected, detail)]
+        return None, [*found, *faults]
+
+
 def in_steps(spec: TrainSpec, *, pictures: int) -> TrainSpec:
     """Return the spec with its epochs over so many pictures (repeats counted) turned into steps.
 

@@ -135,8 +135,8 @@ class Audits(Protocol):
     def losses(self, job_id: str, *, attempt_number: int, from_step: int, to_step: int) -> Mapping[int, float]:
         """Return the losses that this attempt reported of the steps after `from_step`, up to `to_step`."""
 
-    def release_others(self, job_id: str, *, but: str) -> None:
-        """Keep the bytes of no other decided audit of this job."""
+    def release_earlier(self, job_id: str) -> None:
+        """Keep the bytes of one decided audit of this job: the one whose checkpoint is the latest."""
 
     def release_old(self, *, ended_before_ms: int) -> int:
         """Keep the bytes of no audit whose job ended before; return of how many."""

@@ -126,10 +126,10 @@ class Machines(Protocol):
     def is_live(self, job_id: str) -> bool:
         """Return True when the job has not ended."""
 
-    def seats(self, machine_ids: Collection[str], *, seen_since_ms: int) -> Sequence[LastNode]:
+    def last_nodes(self, machine_ids: Collection[str], *, seen_since_ms: int) -> Sequence[LastNode]:
         """Return the node last heard of on each of these machines, where one was heard of since then."""
 
-    def leave(self, seat: LastNode, fleet: str, instance: Instance, *, reason: str, at_ms: int) -> None:
+    def leave(self, last_node: LastNode, fleet: str, instance: Instance, *, reason: str, at_ms: int) -> None:
         """Give the node no more work and tell it to leave; note since when its instance is to go."""
 
     def reallocations(self, fleet: str, *, since_ms: int) -> Sequence[Reallocation]:

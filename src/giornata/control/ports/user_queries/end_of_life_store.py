@@ -49,7 +49,9 @@ class TakenBlob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgedRows:
-    """The sum of what retention would take of one class. The bytes of rows are those of their texts."""
+    """The sum of what retention would take of one class: rows, and the bytes that storage would lose with them. Bytes
+    of logs, metrics and events are those of their texts in UTF-8, without what the database needs beside them.
+    """
 
     count: int
     size_bytes: int

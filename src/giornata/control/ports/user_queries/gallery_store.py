@@ -73,8 +73,11 @@ class PictureGallery(Protocol):
     def tags(self, keys: Sequence[PictureKey]) -> dict[PictureKey, list[str]]:
         """Return the tags of these pictures, in the order of the alphabet; pictures without any are left out."""
 
-    def add_tags(self, keys: Sequence[PictureKey], tags: Sequence[str], *, project_id: str) -> int:
-        """Give these pictures the tags; return how many tags are new. Pictures of other projects are passed over."""
+    def add_tags(
+        self, keys: Sequence[PictureKey], tags: Sequence[str], *, project_id: str, created_by: str | None
+    ) -> int:
+        """Give these pictures the tags, in the name of this person or key; return how many tags are new. Pictures of
+        other projects are passed over."""
 
     def remove_tags(self, keys: Sequence[PictureKey], tags: Sequence[str], *, project_id: str) -> int:
         """Take the tags from these pictures; return how many there were."""

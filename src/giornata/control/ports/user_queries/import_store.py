@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from giornata.control.ports.user_queries.records import JobRecord
+from giornata.control.ports.user_queries.records import AttemptRecord, JobRecord
 from giornata.domain.generation.picture import PictureState
 from giornata.protocol.events import EventType
 
@@ -73,6 +73,14 @@ class PictureToImport:
     error: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedPast:
+    """The past of a job where it ran: its attempts by number, and the money that was billed there."""
+
+    cost_micro_usd: int
+    attempts: Sequence[AttemptRecord] = ()
+
+
 class ImportedJobs(Protocol):
     """Writes jobs that ended elsewhere."""
 
@@ -86,9 +94,11 @@ class ImportedJobs(Protocol):
         attempt_id: str,
         checkpoints: Sequence[CheckpointToImport],
         artifacts: Sequence[ArtifactToImport],
+        cost_micro_usd: int | None,
         at_ms: int,
     ) -> None:
-        """Insert checkpoints as those that a retry inherits, and artifacts of an attempt that lasted no time.
+        """Insert checkpoints as those that a retry inherits, and artifacts of an attempt that lasted no time. Note
+        what the job cost elsewhere; None: that is not known.
 
         There is no attempt without artifacts. No machine is named by it, and it costs nothing.
         """
@@ -98,6 +108,15 @@ class ImportedJobs(Protocol):
 
     def add_events(self, job: JobRecord, events: Sequence[EventToImport]) -> None:
         """Insert events that no webhook gets; those whose numbers are there already stay as they are."""
+
+    def add_attempts(self, attempts: Sequence[AttemptRecord]) -> None:
+        """Insert attempts that were made elsewhere; those whose numbers are there already stay as they are."""
+
+    def pasts(self, job_ids: Sequence[str]) -> Mapping[str, ImportedPast]:
+        """Return what these jobs did elsewhere; those of which nothing is known are left out."""
+
+    def adopt(self, sweep_id: str, job_ids: Sequence[str], *, project_id: str) -> None:
+        """Let these jobs of the project belong to the sweep."""
 
     def awaited_pictures(self, order_id: str, numbers: Sequence[int]) -> Mapping[int, bool]:
         """Return which of these numbers are pictures of the order, and whether each is not imported yet."""

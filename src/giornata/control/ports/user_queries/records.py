@@ -34,6 +34,7 @@ class ProjectRecord(Quotas):
     monthly_budget_warned_at_ms: int | None = None
     max_pictures: int | None = None
     safety: str = SafetyPolicy.OFF
+    created_by: str | None = None  # the person or the key; None: the installation, or not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,7 @@ class UploadRecord:
     multipart_id: str | None
     created_at_ms: int
     completed_at_ms: int | None = None
+    created_by: str | None = None  # the person or the key; None: an attempt, or not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

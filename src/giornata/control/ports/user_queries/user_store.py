@@ -383,13 +383,14 @@ class SecretRecord:
     sealed: str = field(repr=False)
     created_at_ms: int
     changed_at_ms: int
+    created_by: str | None = None  # who gave it the value that it has; None: not known
 
 
 class Secrets(Protocol):
     """Queries for sealed values by (project, name)."""
 
     def put(self, secret: SecretRecord) -> None:
-        """Insert, or replace the value and `changed_at_ms` of the one that is there."""
+        """Insert, or replace the value, `changed_at_ms` and `created_by` of the one that is there."""
 
     def get(self, project_id: str, name: str) -> SecretRecord | None:
         """Return the sealed secret; None when the project has none of this name."""

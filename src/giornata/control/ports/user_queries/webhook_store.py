@@ -35,6 +35,7 @@ class WebhookRecord:
     old_secret_until_ms: int | None
     created_at_ms: int
     user_id: str | None = None
+    created_by: str | None = None  # the person or the key; None: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -235,14 +235,14 @@ def sizes_of(base: BaseModel, spec: TrainSpec) -> MemorySizes:
 def adapter_shapes(layers: Iterable[Layer], spec: TrainSpec) -> dict[str, AdapterShape]:
     """Return the adapters of a job on the layers of its UNet, by their names."""
     return {
-        layer.name: _worn(f"{UNET}.{layer.name}", spec)
+        layer.name: _adapter_shape(f"{UNET}.{layer.name}", spec)
         for layer in layers
         if layer.kind in {LayerKind.LINEAR, LayerKind.CONV}
         and is_chosen(layer.name, spec.target_modules, spec.lora_unet_blocks)
     }
 
 
-def _worn(public_name: str, spec: TrainSpec) -> AdapterShape:
+def _adapter_shape(public_name: str, spec: TrainSpec) -> AdapterShape:
     multiplied_out = spec.adapter_type is AdapterType.LOKR
     return AdapterShape(
         rank=size_of(spec, public_name).rank,
@@ -262,7 +262,7 @@ def _of_texts(base: BaseModel, spec: TrainSpec, precision: ActivationPrecision) 
     if spec.train_text_encoder:
         for prefix, model in zip(base.family.encoder_names, base.text_encoders, strict=True):
             for name in chosen_layers(model, spec.text_encoder_target_modules):
-                layer, adapter_shape = model.get_submodule(name), _worn(public_name(prefix, name), spec)
+                layer, adapter_shape = model.get_submodule(name), _adapter_shape(public_name(prefix, name), spec)
                 kept += adapter_shape.kept_bytes(chunks * PROMPT_TOKENS, layer.out_features, precision.half)
                 trained += adapter_shape.trained(layer.in_features, layer.out_features)
                 weights = layer.in_features * layer.out_features

@@ -143,12 +143,12 @@ def _cell_px(spec: TrainSpec) -> int:
 NOT_DRAWN = "samples-not-drawn"
 
 
-class _Wished(Exception):
+class _AgentRequested(Exception):
     """An exception: the agent wants something, and the pictures can wait."""
 
-    def __init__(self, wish: AgentRequest) -> None:
-        super().__init__(wish)
-        self.wish = wish
+    def __init__(self, agent_request: AgentRequest) -> None:
+        super().__init__(agent_request)
+        self.agent_request = agent_request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,8 +212,8 @@ class SampleRenderer:
 
         try:
             self._hand_over(sheet_file(step, self.spec.output_name), draw, pictures=len(self.spec.sample_prompts))
-        except _Wished as wished:
-            return wished.wish
+        except _AgentRequested as requested:
+            return requested.agent_request
         return AgentRequest.GO_ON
 
     def _tick(self, attend: Callable[[], None]) -> Callable[[int, int], None]:
@@ -225,8 +225,8 @@ class SampleRenderer:
         return tick
 
     def _heed(self) -> None:
-        if (wish := self.reporter.wish()) is not AgentRequest.GO_ON:
-            raise _Wished(wish)
+        if (agent_request := self.reporter.agent_request()) is not AgentRequest.GO_ON:
+            raise _AgentRequested(agent_request)
 
     def _hand_over(self, name: str, draw: Callable[[], Image.Image], *, pictures: int) -> bool:
         if self.too_large is not None:
@@ -235,7 +235,7 @@ class SampleRenderer:
         try:
             path = self.directory / name
             draw().save(path, format="PNG")
-        except (Stopped, _Wished):
+        except (Stopped, _AgentRequested):
             raise
         except Exception as error:
             if reason_of(error) is Reason.NODE_DRIVER:

@@ -49,8 +49,8 @@ class Validation:
                 directory=self.start.directory,
                 reporter=self.reporter,
             )
-            while (wish := renderer.after(self.spec.step, optimizer.result())) is not AgentRequest.GO_ON:
-                if wish is not AgentRequest.CHECKPOINT:
+            while (agent_request := renderer.after(self.spec.step, optimizer.result())) is not AgentRequest.GO_ON:
+                if agent_request is not AgentRequest.CHECKPOINT:
                     raise Stopped
         name = sheet_file(self.spec.step, training.output_name)
         if not (self.start.directory / name).exists():

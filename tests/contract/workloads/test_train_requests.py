@@ -41,7 +41,7 @@ def test_the_last_step_is_always_saved(train_rig: TrainRig) -> None:
 
 
 def test_a_plain_stop_writes_nothing_more(train_rig: TrainRig) -> None:
-    reporter = train_rig.run(RecordingReporter(wishes={2: AgentRequest.STOP}))
+    reporter = train_rig.run(RecordingReporter(agent_requests={2: AgentRequest.STOP}))
     assert reporter.lines == ["stopped at None"]
     assert not reporter.checkpoints
     assert not reporter.artifacts
@@ -50,32 +50,32 @@ def test_a_plain_stop_writes_nothing_more(train_rig: TrainRig) -> None:
 class StopsOnceSaved(RecordingReporter):
     """Wants a checkpoint after step 1, and stops the job when it hears of it: it is written while steps go on."""
 
-    def wish(self) -> AgentRequest:
-        return AgentRequest.STOP if self.checkpoints else super().wish()
+    def agent_request(self) -> AgentRequest:
+        return AgentRequest.STOP if self.checkpoints else super().agent_request()
 
 
 def test_a_plain_stop_says_which_checkpoint_was_announced(train_rig: TrainRig) -> None:
-    reporter = StopsOnceSaved(wishes={1: AgentRequest.CHECKPOINT})
+    reporter = StopsOnceSaved(agent_requests={1: AgentRequest.CHECKPOINT})
     train_rig.run(reporter, spec=train_rig.spec | {"max_train_steps": 500, "checkpointing_steps": 500})
     assert reporter.lines == ["stopped at 1"]
     assert not reporter.artifacts
 
 
-@pytest.mark.parametrize("wish", [AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP])
-def test_a_stop_is_obeyed_while_caching(train_rig: TrainRig, wish: AgentRequest) -> None:
-    reporter = train_rig.run(RecordingReporter(wish_while_caching=wish))
+@pytest.mark.parametrize("agent_request", [AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP])
+def test_a_stop_is_obeyed_while_caching(train_rig: TrainRig, agent_request: AgentRequest) -> None:
+    reporter = train_rig.run(RecordingReporter(request_while_caching=agent_request))
     assert reporter.lines == ["stopped at None"]
     assert reporter.phases[-1][0] == "caching"
     assert not reporter.checkpoints
 
 
 def test_a_checkpoint_cannot_be_had_while_caching(train_rig: TrainRig) -> None:
-    reporter = train_rig.run(RecordingReporter(wish_while_caching=AgentRequest.CHECKPOINT))
+    reporter = train_rig.run(RecordingReporter(request_while_caching=AgentRequest.CHECKPOINT))
     assert "nothing new to save" in reporter.lines[0]
     assert sorted(reporter.checkpoints) == [4]
 
 
-def test_a_wish_for_a_checkpoint_is_granted_and_the_work_goes_on(train_rig: TrainRig) -> None:
-    reporter = train_rig.run(RecordingReporter(wishes={2: AgentRequest.CHECKPOINT}))
+def test_a_request_for_a_checkpoint_is_granted_and_the_work_goes_on(train_rig: TrainRig) -> None:
+    reporter = train_rig.run(RecordingReporter(agent_requests={2: AgentRequest.CHECKPOINT}))
     assert sorted(reporter.checkpoints) == [2, 4]
     assert reporter.artifacts

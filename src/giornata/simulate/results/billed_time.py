@@ -45,8 +45,8 @@ class BilledTime:
 class InstanceTimer:
     """The time of one instance from when it is billed to when it is not."""
 
-    def __init__(self, tally: BilledTime, *, at_ms: int) -> None:
-        self._tally, self._since_ms, self._doing = tally, at_ms, IDLE
+    def __init__(self, billed_time: BilledTime, *, at_ms: int) -> None:
+        self._billed_time, self._since_ms, self._doing = billed_time, at_ms, IDLE
         self._open: dict[str, float] = defaultdict(float)
         self._closed = False
 
@@ -72,14 +72,14 @@ class InstanceTimer:
         self._closed = True
 
     def _book(self, doing: str, spent_ms: float, useful_share: float | None) -> None:
-        tally = self._tally
+        billed_time = self._billed_time
         if doing == IDLE:
-            tally.idle_ms += spent_ms
+            billed_time.idle_ms += spent_ms
         elif useful_share == 0.0 or (doing == TRAIN and useful_share is None):
-            tally.lost_ms += spent_ms
+            billed_time.lost_ms += spent_ms
         elif doing == TRAIN:
             share = useful_share or 0.0
-            tally.useful_ms += spent_ms * share
-            tally.lost_ms += spent_ms * (1.0 - share)
+            billed_time.useful_ms += spent_ms * share
+            billed_time.lost_ms += spent_ms * (1.0 - share)
         else:
-            tally.around_ms[doing] += spent_ms
+            billed_time.around_ms[doing] += spent_ms
