@@ -12,7 +12,7 @@ from typing import Any
 from tests.contract.model.actions import DAY_S, Actions
 from tests.contract.model.calls import DIED, TrackedLease
 from tests.contract.model.invariants import InvariantChecker
-from tests.contract.model.model_rig import LIAR, PLACES, ModelRig, Place, Row, owner
+from tests.contract.model.model_rig import LIAR, PLACES, ModelRig, NodePlace, Row, owner
 from tests.contract.model.node_actions import LATEST, named
 
 from giornata.control.attempts.auditing.settle_audits import settle_audits
@@ -101,7 +101,7 @@ class AuditActions(Actions):
             self.checker.look()
         self._judge(held.job_id, step)
 
-    def _held_by_liar(self) -> Held | None:
+    def _held_by_liar(self) -> TrackedLease | None:
         """A training job that the liar has, or asks for now."""
         place = next(place for place in PLACES if place.machine == LIAR)
         for _ in range(2):
@@ -114,7 +114,7 @@ class AuditActions(Actions):
             self._ask_anew(replace(place, kinds=("train",)))
         return None
 
-    def _commit_of_liar(self, held: Held, *, lie: bool) -> int:
+    def _commit_of_liar(self, held: TrackedLease, *, lie: bool) -> int:
         step = self.checker.jobs[held.job_id].step + 1
         data = _result(held.job_id, step, lie=lie)
         upload_id = self._sent(held, data)
@@ -140,7 +140,7 @@ class AuditActions(Actions):
                     self.checker.look()
             self._do(lambda: settle_audits(self.ctx))
 
-    def _ask_anew(self, place: Place) -> None:
+    def _ask_anew(self, place: NodePlace) -> None:
         """By a new process, which has nothing in hand."""
         self.replace_process(place.number, 0)
         incarnation, number = self.actors.incarnations[place.number], next(self.actors.numbers)

@@ -34,7 +34,7 @@ class AuditWitness:
                 assert step == 0 or agreed, f"{event.job_id} goes back to {step}, which no two machines agree on"
                 replays[event.job_id].take_back(step, agreed[-1] if agreed else None)
 
-    def check_retries(self, seen: Snapshot) -> None:
+    def check_retries(self, seen: RowSnapshot) -> None:
         """No retry goes on from a checkpoint that the job before it lost to an audit."""
         retry_of = {row.id: row.retry_of for row in seen.jobs}
         lost = {

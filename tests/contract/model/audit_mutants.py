@@ -46,7 +46,7 @@ AUDIT_MUTANTS = (
     Mutant(
         name="a refuted job goes back to what nobody has confirmed",
         patches=(
-            Patch(
+            Mutation(
                 file="control/attempts/auditing/refute_machine.py",
                 old="each.state is AuditState.CONFIRMED and each.sha256",
                 new="each.sha256",
@@ -56,7 +56,7 @@ AUDIT_MUTANTS = (
     Mutant(
         name="a retry goes on from what the job before it lost to an audit",
         patches=(
-            Patch(
+            Mutation(
                 file="control/attempts/auditing/follow_doubt.py",
                 old="    left = list(doubted)\n",
                 new="    left: list[DoubtedJob] = []\n",
