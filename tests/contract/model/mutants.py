@@ -296,6 +296,11 @@ MUTANTS = (
                 old="    if any(host.machine_id not in banned and",
                 new="    if any(not banned and",
             ),
+            Mutation(
+                file="domain/jobs/backoff.py",
+                old="(ends := host.quarantines[kind])",
+                new="(ends := host.quarantines.get(kind))",  # other machines of it are not in quarantine
+            ),
         ),
     ),
     Mutant(
