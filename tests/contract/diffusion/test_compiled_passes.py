@@ -233,3 +233,14 @@ def test_a_unet_is_as_before_once_its_kernels_are_closed(base: BaseModel) -> Non
     assert any(module._compiled_call_impl is not None for module in base.unet.modules())
     passes.close()
     assert all(module._compiled_call_impl is None for module in base.unet.modules())
+
+
+def test_picture_alone_is_drawn_plainly_where_kernels_are_for_several(
+    base: BaseModel, kernels: Callable[..., CompiledPasses]
+) -> None:
+    denoiser = Denoiser(base.unet, kernels=kernels(of_one=False))
+    compilers = []
+    for count in (1, 2, 1):
+        denoiser.predict(rows_of(base, *[{}] * count))
+        compilers.append(denoiser.compiler)
+    assert compilers == [None, "eager 1", None]

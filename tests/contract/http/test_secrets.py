@@ -256,4 +256,4 @@ def test_the_document_gives_no_example_of_a_value(tmp_path: Path) -> None:
     value = schemas["SetSecret"]["properties"]["value"]
     assert value.get("format") == "password"
     assert not {"example", "examples", "default"} & set(value)
-    assert set(schemas["Secret"]["properties"]) == {"name", "created_at", "changed_at"}
+    assert set(schemas["Secret"]["properties"]) == {"name", "created_at", "changed_at", "created_by"}

@@ -45,7 +45,7 @@ class KernelRules:
     compiler: str
     passes_before: int = 0
     checked: bool = True
-    of_one: bool = False
+    of_one: bool = True
     backend: regional.Backend = regional.INDUCTOR
     most_kinds: int = MOST_KINDS
 
