@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 SUSPECTED_MS = 86_400_000
 """A file that was damaged on one node is suspected on the others for so long."""
+MOST_FILES = 4096
+"""Files that are remembered: a node that lies may name any number. Further ones are passed over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,9 @@ class SuspectModels:
         """Note that these files were damaged on the node."""
         with self._lock:
             self._files = {key: each for key, each in self._files.items() if at_ms - each.since_ms < SUSPECTED_MS}
-            for sha256 in sha256s:
+            room = MOST_FILES - len(self._files)
+            new = [each for each in dict.fromkeys(sha256s) if each not in self._files]
+            for sha256 in [*(each for each in sha256s if each in self._files), *new[:room]]:
                 self._files.setdefault(sha256, _DamagedFile(since_ms=at_ms)).damaged_on.add(node_id)
 
     def to_verify(self, node_id: str, held: frozenset[str]) -> tuple[str, ...]:
