@@ -3,8 +3,8 @@
 # make pretrain-demo  pre-training from pictures to samples, with a trainer killed in each phase: three to four minutes on two cores
 # make check     format, lint, types, contracts, unit tests: two minutes on two cores
 # make test      the same, parts and whole jobs on real databases, storage and processes: some 25 minutes
-# make browser   the dashboard in Debian's Chromium: what people do, accessibility, screenshots in build/screenshots: two minutes
-# make long      what takes longest, which `make test` leaves out: learning, compiled kernels, faults, pretrain: some 25 more
+# make browser   the dashboard in Debian's Chromium: what people do, accessibility, screenshots in build/screenshots: three minutes
+# make long      what takes longest, which `make test` leaves out: learning, compiled kernels, faults, pretrain: some 30 more
 # make sim       of `make test`, the scenarios of the simulator, small
 # make sim-night every scenario of the simulator with 30 seeds (or SEEDS=…, FIRST=…): about 40 minutes on two cores
 # make faults    of `make long`: kill, cut off, lie to real processes at every phase of a job
@@ -26,10 +26,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Two threads on a busy machine can be many times slower than one.
 export OMP_NUM_THREADS ?= 1
+# Images of containers set it. Each process would compile its modules anew: a quarter of a server's start.
+unexport PYTHONDONTWRITEBYTECODE
 FUZZ_EXAMPLES ?= 100
 
-.PHONY: help demo pretrain-demo test check docs lint format types contracts unit unit-models unit-rest contract sim sim-night system faults \
-        browser long learning pretrain pretrain-cluster fuzz audit odd-time soak soak-hour mutants tiny-shapes gpu clean
+.PHONY: help demo pretrain-demo test check docs lint format types contracts unit unit-models unit-rest contract sim sim-night \
+        system-and-sim system faults faults-and-pretrain browser long learning pretrain pretrain-cluster fuzz audit odd-time \
+        soak soak-hour mutants tiny-shapes gpu clean
 .DEFAULT_GOAL := help
 
 help:
@@ -49,9 +52,25 @@ pretrain-demo: $(STAMP)
 demo: $(STAMP)
 	@$(BIN)/python -m examples.demo $(DEMO_FLAGS)
 
-test: check contract sim system
+# Tests of processes that are killed wait more than they compute: for leases to run out, and for each other. Tests that
+# compute run beside them, with what is left of the cores: `nice` keeps leases from running out for them. They may take
+# several times as long then, and so may the longest fixture.
+BESIDE_PROCESSES := BESIDE='env PYTEST_ADDOPTS=--timeout=1200 nice -n 5'
 
-long: learning faults pretrain
+test: $(STAMP)
+	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target $(BESIDE_PROCESSES) system-and-sim contract
+
+system-and-sim: $(STAMP)
+	@$(MAKE) --no-print-directory system
+	@$(MAKE) --no-print-directory sim
+
+long: $(STAMP)
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target $(BESIDE_PROCESSES) faults-and-pretrain learning
+
+faults-and-pretrain: $(STAMP)
+	@$(MAKE) --no-print-directory faults
+	@$(MAKE) --no-print-directory pretrain
 
 # One core takes the tests of model code, and the other the rest.
 check: $(STAMP)
@@ -81,7 +100,7 @@ MODEL_TESTS := $(addprefix tests/unit/,diffusion engine pretrain workloads)
 unit: unit-models unit-rest
 
 unit-models: $(STAMP)
-	@$(BIN)/python -m pytest -q $(MODEL_TESTS)
+	@$(BIN)/python -m pytest -q $(MODEL_TESTS) tests/gpu
 
 unit-rest: $(STAMP)
 	@$(BIN)/python -m pytest -q tests/unit tests/docs $(MODEL_TESTS:%=--ignore %)
@@ -91,28 +110,32 @@ unit-rest: $(STAMP)
 LONGEST := $(addprefix tests/contract/,workloads api model)
 CONTRACT_TESTS := $(LONGEST) $(filter-out $(LONGEST) %/__pycache__,$(patsubst %/,%,$(wildcard tests/contract/*/)))
 contract: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m 'not long' $(CONTRACT_TESTS)
+	@$(BESIDE) $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m 'not long' $(CONTRACT_TESTS)
 
 learning: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m long $(CONTRACT_TESTS) \
-	  tests/system --ignore tests/system/faults --ignore tests/system/pretrain
+	@$(BESIDE) $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m long $(CONTRACT_TESTS) $(SYSTEM_TESTS)
 
 sim: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 2 tests/sim
+	@$(BESIDE) $(BIN)/python -m pytest -q -n 2 tests/sim
 
 SEEDS ?= 30
 FIRST ?= 0
 sim-night: $(STAMP)
 	@$(BIN)/python -m tests.sim.night --seeds $(SEEDS) --first $(FIRST) --processes $(PROCESSES)
 
-# A minute of everything at once takes a minute: the other files have their turn meanwhile.
+# The longest files first, whatever the number of their tests: a minute of everything at once takes a minute, and the other
+# files have their turn meanwhile.
+LONGEST_OF_SYSTEM := $(patsubst %,tests/system/test_%.py,soak standalone benchmarks up versions)
+SYSTEM_TESTS := $(LONGEST_OF_SYSTEM) $(filter-out $(LONGEST_OF_SYSTEM),$(sort $(wildcard tests/system/test_*.py)))
 system: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not long' tests/system tests/gpu \
-	  --ignore tests/system/faults --ignore tests/system/pretrain
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m 'not long' $(SYSTEM_TESTS)
 
-# Skipped where there is no Chromium, with a line that says so.
+# Skipped where there is no Chromium, with a line that says so. The longest first, and one at a time: none is left for the
+# end, when the other process has nothing to do.
+LONGEST_OF_BROWSER := $(patsubst %,tests/browser/test_%.py,whole_life looks)
+BROWSER_TESTS := $(LONGEST_OF_BROWSER) $(filter-out $(LONGEST_OF_BROWSER),$(sort $(wildcard tests/browser/test_*.py)))
 browser: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 2 --dist load tests/browser
+	@$(BIN)/python -m pytest -q -n 2 --dist load --maxschedchunk 1 $(BROWSER_TESTS)
 
 # Real processes killed, cut off and lied to, at every phase of a job. They wait more than they work: for leases to run
 # out, and for each other.

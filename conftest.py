@@ -16,8 +16,14 @@ from giornata.engine.process_setup import kept_for_good
 # MKL reads it once, before the first matrix product of any test.
 os.environ.setdefault("MKL_CBWR", DETERMINISM["MKL_CBWR"])
 
-# How long an example takes, or the drawing of one, says how busy the machine is.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes, or the drawing of one, says how busy the machine is. In CI, where `.ci/run` sets the
+# variable, examples are the same each time: a landing is judged by its change. Every other run draws new ones.
+settings.register_profile(
+    "any machine",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="SAME_EXAMPLES" in os.environ,
+)
 settings.load_profile("any machine")
 
 

@@ -24,7 +24,7 @@ from giornata.diffusion.base.eight_bits import held_base
 from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.diffusion.draws.determinism import fix_determinism
 from giornata.diffusion.draws.randomness import normal
-from giornata.diffusion.shapes.model import copy_drawing_model
+from giornata.diffusion.shapes.shipped import copy_drawing_model
 from giornata.diffusion.tiny.tiny_model import build_tiny_model
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.base_model import BaseQuantization

@@ -25,7 +25,7 @@ from transformers.utils import logging as transformers_logging
 from benchmarks.rig.learning_rig import LearningRig
 from benchmarks.rig.lessons import LESSONS, PROMPT
 from giornata.diffusion.draws.determinism import fix_determinism
-from giornata.diffusion.shapes.model import copy_drawing_model
+from giornata.diffusion.shapes.shipped import copy_drawing_model
 from giornata.diffusion.tiny.drawings import SUBJECTS
 
 COLUMNS = ("subject", "subject_iou", "old", "unmoved")

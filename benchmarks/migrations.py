@@ -21,14 +21,11 @@ from alembic import command
 
 from benchmarks.rig.databases import engine_of, postgres
 from benchmarks.rig.figures import conclude, latencies_ms, machine
-from benchmarks.rig.filled_tables import GROWING, config_on, fill_revision, insert_rows
+from benchmarks.rig.filled_tables import FIRST, GROWING, config_on, fill_revision, insert_rows
 from giornata.store.database.dialects import parse_url
 from giornata.store.database.migrate import migrate
 
 MARK_S = 1.0
-SINCE = "0028"
-"""Migration 0028 and some before it lock projects before jobs, and claims jobs before projects. While claims never
-pause they are tried again and again, and may end in an error."""
 CLAIMERS = 4
 BEFORE_S = 5.0
 INSERTED = ("attempts", "events")
@@ -102,7 +99,7 @@ def main(arguments: list[str]) -> int:
     """Run the benchmark; 1 when a mark was missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000, help="in each table that grows")
-    parser.add_argument("--since", default=SINCE, help="revision from which on migrations run beside claims")
+    parser.add_argument("--since", default=FIRST, help="revision from which on migrations run beside claims")
     parser.add_argument("--pause-ms", type=float, default=5.0, help="between two claims of each of four threads")
     parser.add_argument("--quick", action="store_true", help="2,000 rows: it only shows that the program runs")
     options = parser.parse_args(arguments)

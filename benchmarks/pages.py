@@ -18,13 +18,14 @@ import json
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.rig.backlog import BenchmarkQueue
 from benchmarks.rig.browser_page import PageTraffic
-from benchmarks.rig.bursts import Burst, claim_burst
+from benchmarks.rig.bursts import Burst, claim_burst, together
 from benchmarks.rig.databases import PostgresOnSocket, postgres
 from benchmarks.rig.figures import conclude, machine, percentile, spread, spread_words
 from benchmarks.rig.open_pages import PageServer, open_pages, pages_of_people, sign_in, sign_in_people
@@ -36,7 +37,8 @@ from giornata.dashboard.rendering import STATIC
 
 RATIO_MARK, FIRST_BYTE_MARK_MS, BYTES_MARK, CLAIMS_MARK = 1.5, 150, 150_000, 0.9
 LEASE_S = 3600.0
-CLAIMS, CLIENTS = 3000, 8
+CLAIMING_NODES, TURNS, CLIENTS = 1000, 12, 8
+"""A burst is so many turns, in each of which every node claims one job. The jobs end before the next turn."""
 PAGES_OF_ONE = 5
 FLEETS = {"GIORNATA_FLEETS": json.dumps({FLEET_NAME: {"driver": "static", "kinds": ["train"]}})}
 
@@ -71,6 +73,7 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=40, help="for each page in a repetition")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--open", type=int, default=500, help="pages that are open during the claims")
+    parser.add_argument("--only", help="measure only the pages that have this text in their names, and the claims")
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes; the figures mean little")
     options = parser.parse_args(arguments)
     if options.quick:
@@ -116,10 +119,13 @@ class MeasuredClaims:
     """Claims beside open pages, over claims without them: rates, and CPU seconds of the server for the same claims.
 
     `asked_per_s` are requests of the pages, streams left out; `unchanged` is the share that was answered by 304.
+    `pages_cpu` are CPU seconds of the server in a second that the pages cost: what the claims beside them took more.
+    Unlike the ratios it hardly depends on what else the machine does.
     """
 
     ratio: dict[str, float]
     server_cpu_ratio: dict[str, float]
+    pages_cpu: dict[str, float]
     asked_per_s: dict[str, float]
     unchanged: dict[str, float]
     rates_per_s: list[list[float]]
@@ -131,24 +137,36 @@ def measure_claims(many: FilledServer, options: argparse.Namespace) -> MeasuredC
     people = sign_in_people(many.server.host, many.server.port, many.server.admin_key, PROJECT, of_people)
     pages = pages_of_people(people, PROJECT, RUNNING, options.open)
     found: list[tuple[Burst, Burst, PageTraffic]] = []
+    open_s: list[float] = []
     for _ in range(options.repetitions + 1):
         alone = _burst(many, queue)
         with open_pages(pages) as traffic:
+            begun_s = time.monotonic()
             beside = _burst(many, queue)
+            open_s.append(time.monotonic() - begun_s)
         found.append((alone, beside, traffic))
     kept = found[1:]
     return MeasuredClaims(
         ratio=spread([beside.rate_per_s / alone.rate_per_s for alone, beside, _ in kept]),
         server_cpu_ratio=spread([beside.server_cpu_s / alone.server_cpu_s for alone, beside, _ in kept]),
-        asked_per_s=spread([traffic.requests / beside.wall_s for _, beside, traffic in kept], 1),
+        pages_cpu=spread(
+            [(beside.server_cpu_s - alone.server_cpu_s) / beside.wall_s for alone, beside, _ in kept], 3
+        ),
+        asked_per_s=spread(
+            [traffic.requests / seconds for (*_, traffic), seconds in zip(kept, open_s[1:], strict=True)], 1
+        ),
         unchanged=spread([traffic.unchanged / max(1, traffic.requests) for _, _, traffic in kept]),
         rates_per_s=[[round(each.rate_per_s, 1) for each in (alone, beside)] for alone, beside, _ in found],
     )
 
 
 def _burst(many: FilledServer, queue: BenchmarkQueue) -> Burst:
-    queue.fill_to(CLAIMS * 2 + QUEUED)
-    return claim_burst(many.server, CLAIMS, CLIENTS)[0]
+    turns = []
+    for _ in range(TURNS):
+        queue.fill_to(CLAIMING_NODES + QUEUED)
+        turns.append(claim_burst(many.server, CLAIMING_NODES, CLIENTS, nodes=CLAIMING_NODES)[0])
+        queue.end_running(time.time_ns() // 1_000_000)
+    return together(turns)
 
 
 def static_bytes(page: str) -> int:
@@ -158,7 +176,8 @@ def static_bytes(page: str) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    options, about, paths = options_of(arguments), machine(), addresses(PAGES)
+    options, about = options_of(arguments), machine()
+    paths = {name: path for name, path in addresses(PAGES).items() if (options.only or "") in name}
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="giornata-pages-")))
         own = stack.enter_context(postgres())
@@ -173,7 +192,7 @@ def main(arguments: list[str]) -> int:
     print(
         f"claims beside {options.open} open pages, which ask {spread_words(claims.asked_per_s)} times a second: "
         f"{spread_words(claims.ratio)} of those without, with {spread_words(claims.server_cpu_ratio)} times the CPU "
-        "seconds of the server"
+        f"seconds of the server; the pages cost {spread_words(claims.pages_cpu)} of a core"
     )
     marks = {
         "first byte against 100 jobs": max(each.ratio["median"] for each in pages.values()) <= RATIO_MARK,

@@ -184,7 +184,8 @@ def _queue_at(servers: ExitStack, own: PostgresOnSocket, data: Path) -> tuple[Be
 
 def _claim(drawing: Drawing):  # type: ignore[no-untyped-def]
     def claim(wire: Wire, client: int) -> None:
-        if drawing.claim_pictures(wire, client, 16) is None:
+        # No lease is ended, and a process may hold a few.
+        if drawing.claim_pictures(wire, client, 16, process=next(drawing.processes)) is None:
             raise RuntimeError("no picture was left")
 
     return claim

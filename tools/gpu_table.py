@@ -18,8 +18,7 @@ from giornata.diffusion.base.eight_bits import hold
 from giornata.diffusion.base.memory import GIB
 from giornata.diffusion.base.models import BaseModel
 from giornata.diffusion.base.recompute import Recompute
-from giornata.diffusion.base.single_file import LAYOUTS
-from giornata.diffusion.families import SDXL
+from giornata.diffusion.families import LAYOUTS, SDXL
 from giornata.domain.errors import WorkloadFailed
 from giornata.protocol.specs import TrainSpec
 from giornata.protocol.training.base_model import BaseQuantization

@@ -56,6 +56,16 @@ class BenchmarkQueue:
                 connection.exec_driver_sql("VACUUM ANALYZE jobs")
                 connection.exec_driver_sql("CHECKPOINT")
 
+    def end_running(self, now_ms: int) -> None:
+        """End the jobs that were claimed, and their attempts, as nodes would that succeed."""
+        ours = f"state = 'running' AND kind = '{KIND}'"
+        attempts = f"ended_at_ms IS NULL AND job_id IN (SELECT id FROM jobs WHERE {ours})"
+        with self._engine.begin() as connection:
+            connection.exec_driver_sql(
+                f"UPDATE attempts SET ended_at_ms = {now_ms}, reason = 'succeeded' WHERE {attempts}"
+            )
+            connection.exec_driver_sql(f"UPDATE jobs SET state = 'succeeded', ended_at_ms = {now_ms} WHERE {ours}")
+
     def row_counts(self) -> dict[str, int]:
         """Rows by table."""
         with self._engine.connect() as connection:

@@ -3,8 +3,9 @@
 import asyncio
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from html.parser import HTMLParser
 
 EVERY = re.compile(r"every (\d+)s")
@@ -25,29 +26,42 @@ class PageTraffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersonOfPages:
-    """A person's browser: the server, the cookie of the session, and what is counted."""
+    """A person's browser: the server, the cookie of the session, and what is counted.
+
+    Like a browser it keeps connections for further requests; each stream has one of its own.
+    """
 
     host: str
     port: int
     cookie: str
     traffic: PageTraffic = field(default_factory=PageTraffic, compare=False)
+    _idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = field(default_factory=list, compare=False)
 
     async def get(self, path: str, headers: Attributes) -> tuple[int, Attributes, str]:
         """Return status, headers and body. Raises RuntimeError for what is neither 200, 204 nor 304."""
-        reader, writer = await asyncio.open_connection(self.host, self.port)
-        writer.write(request_of(self, path, headers | {"Connection": "close"}))
-        reply = await reader.read(-1)
-        writer.close()
-        head, _, body = reply.partition(b"\r\n\r\n")
-        first, *lines = head.decode("latin-1").split("\r\n")
+        message = request_of(self, path, headers)
+        while True:
+            kept = bool(self._idle)
+            reader, writer = self._idle.pop() if kept else await asyncio.open_connection(self.host, self.port)
+            try:
+                writer.write(message)
+                head = await reader.readuntil(b"\r\n\r\n")
+                break
+            except (ConnectionError, asyncio.IncompleteReadError):
+                writer.close()
+                if not kept:  # the server closes a connection that was idle for long
+                    raise
+        first, *lines = head[:-4].decode("latin-1").split("\r\n")
+        found = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        body = await reader.readexactly(int(found.get("content-length", 0)))
+        self._idle.append((reader, writer))
         status = int(first.split(" ")[1])
         if status not in {200, 204, 304}:
             raise RuntimeError(f"{path}: {first} {body[:300]!r}")
         self.traffic.requests += 1
         self.traffic.unchanged += status == 304
-        self.traffic.received_bytes += len(reply)
-        pairs = (line.partition(": ") for line in lines)
-        return status, {name.lower(): value for name, _, value in pairs}, body.decode()
+        self.traffic.received_bytes += len(head) + len(body)
+        return status, found, body.decode()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,14 +86,17 @@ class _PageReader(HTMLParser):
         self.found.append({name: value or "" for name, value in attrs})
 
 
-def elements_of(html: str) -> list[Attributes]:
-    """Return the attributes of all elements."""
+@lru_cache(64)
+def elements_of(html: str) -> Sequence[Attributes]:
+    """Return the attributes of all elements. A part that many pages load is read once: browsers have machines of
+    their own, and are not to take time from the server.
+    """
     reader = _PageReader()
     reader.feed(html)
     return reader.found
 
 
-def parts_of(elements: list[Attributes]) -> Iterator[PagePart]:
+def parts_of(elements: Sequence[Attributes]) -> Iterator[PagePart]:
     """Return what these elements load by themselves: fragments, the log, and the points of charts."""
     for each in elements:
         trigger = each.get("hx-trigger", "")
@@ -128,7 +145,7 @@ class OpenPage:
             if "data-follow" in each:
                 await self._follow(each, group)
 
-    async def _add(self, elements: list[Attributes], group: asyncio.TaskGroup) -> None:
+    async def _add(self, elements: Sequence[Attributes], group: asyncio.TaskGroup) -> None:
         new = [each for each in parts_of(elements) if each.url not in self._parts]
         self._parts |= {each.url: each for each in new}
         for part in {each.url: each for each in new}.values():
@@ -168,14 +185,18 @@ class OpenPage:
         while line := await reader.readline():
             if line.startswith(b"id: "):
                 self._refresh(group)
+            elif line == b": step\n":
+                self._soon("fresh", FRESH_S, group)
         writer.close()
         raise RuntimeError(f"the stream of {self._path} ended")
 
     def _refresh(self, group: asyncio.TaskGroup) -> None:
-        loop = asyncio.get_running_loop()
-        for name, after_s in (("fresh", FRESH_S), ("changed", CHANGED_S)):
-            if name not in self._pending:
-                self._pending[name] = loop.call_later(after_s, self._tell, name, group)
+        self._soon("fresh", FRESH_S, group)
+        self._soon("changed", CHANGED_S, group)
+
+    def _soon(self, name: str, after_s: float, group: asyncio.TaskGroup) -> None:
+        if name not in self._pending:
+            self._pending[name] = asyncio.get_running_loop().call_later(after_s, self._tell, name, group)
 
     def _tell(self, name: str, group: asyncio.TaskGroup) -> None:
         del self._pending[name]

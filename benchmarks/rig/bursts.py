@@ -1,16 +1,19 @@
 """A burst of requests from several clients, each with a connection of its own and one request under way."""
 
+import itertools
 import json
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.rig.backlog import KIND
 from benchmarks.rig.server import BenchmarkServer
 from benchmarks.rig.wire import Wire
+from giornata.domain.jobs.attempt import most_leases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,16 @@ class Burst:
     @property
     def rate_per_s(self) -> float:
         return len(self.latencies_s) / self.wall_s
+
+
+def together(bursts: Sequence[Burst]) -> Burst:
+    """Return the sum of several bursts, without the time between them."""
+    return Burst(
+        wall_s=sum(each.wall_s for each in bursts),
+        latencies_s=[latency_s for each in bursts for latency_s in each.latencies_s],
+        client_cpu_s=sum(each.client_cpu_s for each in bursts),
+        server_cpu_s=sum(each.server_cpu_s for each in bursts),
+    )
 
 
 Verb = Callable[[Wire, int], None]
@@ -70,12 +83,20 @@ def run_clients(server: BenchmarkServer, count: int, clients: int, verb: Verb) -
     )
 
 
-def claim_burst(server: BenchmarkServer, count: int, clients: int) -> tuple[Burst, list[tuple[str, str]]]:
-    """Claims; also attempt ids and tokens of the leases."""
+def claim_burst(
+    server: BenchmarkServer, count: int, clients: int, *, nodes: int | None = None
+) -> tuple[Burst, list[tuple[str, str]]]:
+    """Claims by so many nodes, or by one for each client; also attempt ids and tokens of the leases."""
     leases: list[tuple[str, str]] = []
+    turns, burst = itertools.count(), uuid.uuid4().hex[:8]
+    claims_of: Counter[int] = Counter()
 
     def claim(wire: Wire, client: int) -> None:
-        status, reply = wire.call("POST", "/v1/node/claim", node_claim(client), token=server.node_key)
+        node = client if nodes is None else next(turns) % nodes
+        # A node that ends nothing may hold so many, and its next process as many again.
+        process = f"{burst}x{claims_of[node] // most_leases(1)}"
+        claims_of[node] += 1
+        status, reply = wire.call("POST", "/v1/node/claim", node_claim(node, process), token=server.node_key)
         lease = json.loads(reply).get("lease") if status == 200 else None
         if lease is None:
             raise RuntimeError(f"claim: {status} {reply!r}")
@@ -106,9 +127,9 @@ def call_of_node(wire: Wire, path: str, body: bytes, token: str) -> dict[str, An
     return found
 
 
-def node_claim(client: int) -> bytes:
-    """A claim with a fresh request id, by a node that holds one of the queue's ten models."""
-    node = {"node_id": f"node_load{client:08d}", "machine_id": f"machine-{client}", "name": f"node-{client}"}
+def node_claim(number: int, process: str = "") -> bytes:
+    """A claim with a fresh request id, by a process of a node that holds one of the queue's ten models."""
+    node = {"node_id": f"node_load{number:08d}{process}", "machine_id": f"machine-{number}", "name": f"node-{number}"}
     claim = {
         "request_id": uuid.uuid4().hex,
         "node": node | {"fleet": "load", "price_micro_usd_per_hour": 250_000, "vram_bytes": 24 * 2**30},

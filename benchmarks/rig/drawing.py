@@ -5,6 +5,7 @@ machine: what is measured is the control plane.
 """
 
 import hashlib
+import itertools
 import json
 import uuid
 from pathlib import Path
@@ -19,9 +20,13 @@ from benchmarks.rig.wire import Wire
 PICTURE_BYTES = 200
 
 
-def node_of(client: int) -> dict[str, Any]:
-    """What a node says of itself."""
-    node = {"node_id": f"node_draw{client:08d}", "machine_id": f"machine-{client}", "name": f"node-{client}"}
+def node_of(client: int, process: int) -> dict[str, Any]:
+    """What a process of a node says of itself."""
+    node = {
+        "node_id": f"node_draw{client:08d}x{process}",
+        "machine_id": f"machine-{client}",
+        "name": f"node-{client}",
+    }
     return node | {"fleet": "load", "price_micro_usd_per_hour": 250_000, "vram_bytes": 24 * 2**30}
 
 
@@ -30,10 +35,12 @@ class Drawing:
 
     def __init__(self, server: BenchmarkServer, data: Path) -> None:
         self._server, self._objects = server, data / "blobs" / "objects"
+        self.processes = itertools.count(1)
 
-    def claim_pictures(self, wire: Wire, client: int, most: int) -> dict[str, Any] | None:
+    def claim_pictures(self, wire: Wire, client: int, most: int, *, process: int = 0) -> dict[str, Any] | None:
         """Return a lease of pictures, or None."""
-        claim = {"request_id": uuid.uuid4().hex, "node": node_of(client), "kinds": ["generate"], "max_pictures": most}
+        node = node_of(client, process)
+        claim = {"request_id": uuid.uuid4().hex, "node": node, "kinds": ["generate"], "max_pictures": most}
         claim |= {"held_version": 0, "held": {"version": 0}}  # it reports its files, and has none
         reply = self._call(wire, "/v1/node/claim", claim, self._server.node_key)
         lease: dict[str, Any] | None = reply.get("picture_lease")

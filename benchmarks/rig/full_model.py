@@ -14,7 +14,8 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 
 from giornata.diffusion.base.single_file import LAYOUTS
 from giornata.diffusion.families.vocabulary import clip_tokenizer
-from giornata.diffusion.tiny.tiny_model import PAD_TOKENS, place_model
+from giornata.diffusion.tiny.place_model import place_model
+from giornata.diffusion.tiny.tiny_model import PAD_TOKENS
 
 LAYOUT = LAYOUTS / "sdxl"
 DTYPE = torch.bfloat16

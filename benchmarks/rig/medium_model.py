@@ -6,7 +6,8 @@ import torch
 from diffusers import AutoencoderKL, StableDiffusionXLPipeline, UNet2DConditionModel
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
-from giornata.diffusion.tiny.tiny_model import PAD_TOKENS, WORDS, place_model, scheduler, tokenizer
+from giornata.diffusion.tiny.place_model import place_model
+from giornata.diffusion.tiny.tiny_model import PAD_TOKENS, WORDS, scheduler, tokenizer
 
 HIDDEN = 128
 

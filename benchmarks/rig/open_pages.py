@@ -123,12 +123,15 @@ def _keep_open(pages: list[tuple[PageServer, str]], opened: Any, counts: Any) ->
 
 async def _all_open(pages: list[tuple[PageServer, str]], opened: Any, counts: Any) -> None:
     traffic, few = PageTraffic(), asyncio.Semaphore(OPENED_AT_ONCE)
+    visitors = {
+        person: PersonOfPages(host=person.host, port=person.port, cookie=person.cookie, traffic=traffic)
+        for person, _ in pages
+    }
 
     async def open_one(number: int, group: asyncio.TaskGroup) -> None:
         person, path = pages[number]
-        visitor = PersonOfPages(host=person.host, port=person.port, cookie=person.cookie, traffic=traffic)
         async with few:
-            await OpenPage(visitor, path, phase=number / len(pages)).open(group)
+            await OpenPage(visitors[person], path, phase=number / len(pages)).open(group)
 
     async with asyncio.TaskGroup() as group:
         async with asyncio.TaskGroup() as opening:

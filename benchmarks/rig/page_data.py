@@ -34,7 +34,7 @@ INSERT INTO attempts (id, job_id, number, node_id, machine_id, node_name, reques
                       started_at_ms, renewed_at_ms, lease_expires_at_ms, ended_at_ms, reason)
 SELECT 'att_many' || n, 'job_many' || n, 1, 'node_many' || (n % {nodes}), 'machine-' || (n % {nodes}), 'n', 'r' || n,
        360000,
-       started_at_ms, started_at_ms, {now} + 600000, ended_at_ms, CASE WHEN ended_at_ms IS NULL THEN NULL
+       started_at_ms, started_at_ms, {now} + {day}, ended_at_ms, CASE WHEN ended_at_ms IS NULL THEN NULL
        WHEN state = 'failed' THEN 'crashed' ELSE 'succeeded' END
 FROM generate_series({first}::bigint, {last}) n JOIN jobs ON id = 'job_many' || n WHERE n > {queued}
 """

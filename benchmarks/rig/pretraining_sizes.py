@@ -16,7 +16,7 @@ import torch
 from diffusers import AutoencoderKL
 from torch.utils.flop_counter import FlopCounterMode
 
-from giornata.diffusion.shapes.model import WEIGHTS
+from giornata.diffusion.shapes.shipped import WEIGHTS
 from giornata.pretrain.encoding.frozen_encoder import load_frozen
 from giornata.pretrain.feeding.feed import TOKENS
 from giornata.pretrain.recipes import sd2_base, shapes

@@ -11,6 +11,9 @@ from tests.fixtures.page_states import Exhibits, exhibited, states_of
 KEYS_ON_A_PHONE = frozenset({"home", "generate-grid", "train-faults"})
 """Pages on which the order of Tab is looked at in a narrow window, too."""
 
+KEYS_BACKWARD = frozenset({"home", "generate", "train-faults", "jobs", "job", "retention"})
+"""Pages on which Shift+Tab is pressed, too: those with most kinds of controls."""
+
 
 @pytest.fixture(scope="module")
 def exhibits(museum: Furnished) -> Exhibits:
@@ -32,6 +35,8 @@ def test_every_page_is_accessible_runs_no_text_and_fits(
         seen += ["a text was run"] if here.page.title() == "run" else []
         if (scheme, width) == ("light", 1280) or (width < 1280 and name in KEYS_ON_A_PHONE):
             seen += tab_faults(here.page)
+        if (scheme, width) == ("light", 1280) and name in KEYS_BACKWARD:
+            seen += tab_faults(here.page, backward=True)
         found += [f"{name}: {each}" for each in seen]
     assert found == []
 

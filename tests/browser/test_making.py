@@ -84,6 +84,36 @@ def test_pictures_become_a_job_and_survive_a_reload_on_the_way(
     expect(page.locator("#pictures li")).to_have_count(0)
 
 
+def test_pictures_of_a_job_that_was_refused_or_never_arrived_wait_in_the_next_form(
+    installation: Furnished, window: Callable[..., BrowserWindow], tmp_path: Path
+) -> None:
+    files = [tmp_path / f"dog {number}.png" for number in range(2)]
+    for number, file in enumerate(files):
+        file.write_bytes(drawn(640, 480, 30 * number))
+    here = window(installation)
+    here.follow_link()
+    page = here.page
+    begin = page.get_by_role("button", name="Begin training")
+    here.go(f"{HERE}/train")
+    page.set_input_files("#files", [*map(str, files)])
+    expect(page.locator("#pictures li")).to_have_count(2)
+    page.get_by_label("dog 0.png", exact=True).fill("a photo of sks dog")
+    page.get_by_label("Steps").fill("many")
+    begin.click()
+    expect(page.locator("#steps-fault")).to_be_visible()
+    here.forget_refusals()
+    for _ in range(2):  # once after the refusal, once after the lost connection
+        here.go(f"{HERE}/jobs")
+        here.go(f"{HERE}/train")
+        expect(page.locator("#pictures li")).to_have_count(2)
+        expect(page.get_by_label("dog 0.png", exact=True)).to_have_value("a photo of sks dog")
+        page.route("**/train", lambda route: route.abort())
+        begin.click()
+        page.wait_for_url("chrome-error:**")
+        page.unroute("**/train")
+    here.complaints.clear()
+
+
 def test_pictures_that_are_dropped_on_the_first_page_wait_in_a_new_training(
     installation: Furnished, window: Callable[..., BrowserWindow], tmp_path: Path
 ) -> None:

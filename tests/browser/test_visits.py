@@ -1,6 +1,8 @@
 """What people do in a browser: sign in, watch a job, choose and cancel, with the mouse and without."""
 
+import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.fixtures.browsing import BrowserWindow
@@ -15,6 +17,9 @@ from giornata.store import schema
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = getattr(sync_api, "expect", None)
+IS_HEAD = re.compile(r"/jobs/[^/]+/head$")
+HINT_MS = 2_000
+"""By then a page has told its parts to load again."""
 # What a console says while there is no server.
 NO_SERVER = ("ERR_CONNECTION_", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE", "htmx:")
 
@@ -36,7 +41,8 @@ def test_a_job_is_watched_to_its_end_without_a_reload(
     here, ctx, attempt_id = window(installation), installation.served.ctx, installation.running.attempt_id
     page = here.page
     here.sign_in(installation.owner)
-    here.go(pages_of(installation)["job-running"])
+    with page.expect_response(IS_HEAD):  # what the page loads when its stream opens
+        here.go(pages_of(installation)["job-running"])
     expect(page.locator("#liveness")).to_have_text("live")
     expect(page.locator(".wide-progress")).to_contain_text(f"121 / {STEPS}")
     page.evaluate("window.kept = 'this document'")
@@ -51,6 +57,30 @@ def test_a_job_is_watched_to_its_end_without_a_reload(
     expect(page.locator(".chart-said").first).to_contain_text("at step 260")
     expect(page.locator("[data-log]")).to_contain_text("a line that came just now")
     assert page.evaluate("window.kept") == "this document"
+
+
+def test_a_hint_that_comes_while_a_part_is_loaded_has_the_part_loaded_once_more(
+    installation: Furnished, window: Callable[..., BrowserWindow]
+) -> None:
+    here, held = window(installation), list[Any]()
+    page = here.page
+    here.sign_in(installation.owner)
+    page.clock.install()
+    page.route("**/v1/jobs/*/events", lambda route: route.abort())  # no hints but those of this test
+    page.route(IS_HEAD, lambda route: route.continue_() if held else held.append(route))
+    here.go(pages_of(installation)["job-running"])
+    with page.expect_request(IS_HEAD):
+        page.evaluate("dispatchEvent(new Event('online'))")
+        page.clock.run_for(HINT_MS)
+    while not held:
+        page.evaluate("0")  # the request is seen before it is held
+    before = held[0].fetch()
+    heartbeat(installation.served.ctx, installation.running.attempt_id, Heartbeat(step=260, total_steps=STEPS))
+    page.evaluate("dispatchEvent(new Event('online'))")
+    page.clock.run_for(HINT_MS)
+    held[0].fulfill(response=before)
+    expect(page.locator(".wide-progress")).to_contain_text(f"260 / {STEPS}")
+    here.complaints.clear()  # of the streams that were cut off
 
 
 def test_a_page_without_a_connection_says_so_and_goes_on_by_itself(

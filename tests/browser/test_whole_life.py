@@ -18,7 +18,6 @@ from safetensors.numpy import load_file
 from tests.fixtures.browsing import SCREENSHOTS, BrowserWindow
 from tests.system.conftest import Up, until
 
-from giornata.diffusion.tiny.tiny_model import build_tiny_model
 from giornata.protocol.jobs import Attempt
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -47,6 +46,9 @@ WATCH = """() => {
 def test_pictures_become_a_lora_and_a_picture_although_a_node_is_killed(
     start_up: Callable[..., Up], window: Callable[..., BrowserWindow], tmp_path: Path
 ) -> None:
+    # Here: a process that runs other tests need not load torch.
+    from giornata.diffusion.tiny.tiny_model import build_tiny_model
+
     model = build_tiny_model(tmp_path / "tiny")
     up = start_up("--nodes", "2", "--lease", "2", "--price", "0.36")
     here = window(up)

@@ -18,7 +18,7 @@ from giornata.diffusion.sampling.denoising import Denoiser
 from giornata.diffusion.sampling.picture_decoder import PictureDecoder
 from giornata.diffusion.sampling.row_schedule import RowSchedule
 from giornata.diffusion.sampling.rows import DenoisingRow
-from giornata.diffusion.shapes.model import copy_drawing_model
+from giornata.diffusion.shapes.shipped import copy_drawing_model
 from giornata.protocol.generation.picture import PictureParams
 from giornata.protocol.node.pipe import Start
 from giornata.protocol.training.optimization import Compile

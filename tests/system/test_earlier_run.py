@@ -7,11 +7,14 @@ A checkpoint names the path of its model, so the test puts the model there.
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 from safetensors import safe_open
 from tests.system.test_standalone import Tool, ended, ground  # noqa: F401
+
+if TYPE_CHECKING:
+    import torch
 
 BEGUN = Path(__file__).parents[1] / "fixtures" / "run_0_1_0"
 MODEL = Path("/tmp/giornata-run-0.1.0/tiny")
@@ -31,12 +34,15 @@ def tool(ground: Path, tmp_path: Path) -> Iterator[Tool]:  # noqa: F811
     shutil.rmtree(MODEL.parent)
 
 
-def tensors_of(path: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
+def tensors_of(path: Path) -> tuple[dict[str, str], dict[str, "torch.Tensor"]]:
     with safe_open(path, framework="pt") as file:
         return file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 def test_run_of_0_1_0_goes_on_from_its_checkpoint_with_the_same_weights(tool: Tool) -> None:
+    # Here: a process that runs other tests need not load torch.
+    import torch
+
     objects = tool.home / "storage" / "objects"
     objects.mkdir(parents=True)
     shutil.copy(BEGUN / "job.json", objects)

@@ -4,14 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from diffusers import EulerDiscreteScheduler
 from PIL import Image
 from tests.system.conftest import Up
-from tools.tiny_shapes.evaluate import GUIDANCE, STEPS, draw_prompts, load
 from tools.tiny_shapes.scoring import ScoreCounts, Scorer, count_scores
 
-from giornata.diffusion.shapes.model import copy_drawing_model
 from giornata.diffusion.shapes.pictures import SIZE_PX, grid
+from giornata.diffusion.shapes.shipped import copy_drawing_model
 
 ASKED = grid()[::3]
 LESS_THAN_ITS_OWN = 0.02
@@ -21,6 +19,10 @@ LESS_THAN_ITS_OWN = 0.02
 def test_pictures_of_the_fleet_follow_their_prompts_as_those_of_the_pipeline_do(
     start_up: Callable[..., Up], tmp_path: Path
 ) -> None:
+    # Here: a process that runs other tests need not load torch.
+    from diffusers import EulerDiscreteScheduler
+    from tools.tiny_shapes.evaluate import GUIDANCE, STEPS, draw_prompts, load
+
     model, prompts = copy_drawing_model(tmp_path / "shapes"), [shape.caption for shape in ASKED]
     client = start_up("--nodes", "1").client
     order = client.generate(

@@ -14,7 +14,6 @@ from tests.system.conftest import Up, until
 from tests.system.faults.rig import SCRIPTS
 
 from giornata.client import Client
-from giornata.diffusion.tiny.tiny_model import build_tiny_model
 from giornata.domain.jobs.audits import AuditState
 from giornata.domain.jobs.job import JobState
 from giornata.domain.jobs.reasons import Reason
@@ -65,6 +64,9 @@ def up(start_up: Callable[..., Up]) -> Up:
 @pytest.fixture
 def spec(up: Up, tmp_path: Path) -> dict[str, Any]:
     """A job of two stretches."""
+    # Here: a process that runs other tests need not load torch.
+    from giornata.diffusion.tiny.tiny_model import build_tiny_model
+
     folder = tmp_path / "pictures"
     folder.mkdir()
     for number in range(2):

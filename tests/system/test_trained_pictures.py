@@ -7,12 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from diffusers import EulerDiscreteScheduler, StableDiffusionXLPipeline
 from PIL import Image, ImageDraw
 from tests.system.conftest import Up
 
-from giornata.diffusion.shapes.model import copy_drawing_model
+from giornata.diffusion.shapes.shipped import copy_drawing_model
 
 PROMPT, STEPS, SEED, SIDE_PX = "a photo of sks circle", 6, 7, 64
 PATIENCE_S = 240.0
@@ -67,6 +65,9 @@ def repeated(giornata: Command, folder: Path) -> bytes:
 
 
 def drawn_by_diffusers(model: Path, lora: Path) -> np.ndarray:
+    import torch
+    from diffusers import EulerDiscreteScheduler, StableDiffusionXLPipeline
+
     pipeline = StableDiffusionXLPipeline.from_pretrained(model, local_files_only=True)
     pipeline.scheduler = EulerDiscreteScheduler.from_config(pipeline.scheduler.config)
     pipeline.load_lora_weights(lora)

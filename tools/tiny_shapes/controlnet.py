@@ -34,8 +34,9 @@ from giornata.diffusion.draws.determinism import fix_determinism
 from giornata.diffusion.draws.randomness import normal, uniform
 from giornata.diffusion.optim.objective import NoisyBatch, Objective
 from giornata.diffusion.shapes import pictures
-from giornata.diffusion.shapes.model import PREDICTION_TYPE, WEIGHTS, text_parts
+from giornata.diffusion.shapes.model import PREDICTION_TYPE, text_parts
 from giornata.diffusion.shapes.pictures import PALETTE, SIZE_PX, Shape, draw_shape, filled
+from giornata.diffusion.shapes.shipped import WEIGHTS
 from giornata.diffusion.tensor_file import write_durably
 from giornata.diffusion.tiny.drawings import BACKGROUNDS, CENTER, Placing, paint
 from giornata.diffusion.tiny.tiny_model import scheduler

@@ -22,7 +22,7 @@ from torch import multiprocessing
 from giornata.diffusion.draws.determinism import fix_determinism
 from giornata.diffusion.shapes.model import new_unet, new_vae, pipeline, text_parts
 from giornata.diffusion.tensor_file import write_durably
-from giornata.diffusion.tiny.tiny_model import place_model
+from giornata.diffusion.tiny.place_model import place_model
 from giornata.domain.errors import InvalidInput
 from giornata.engine.process_setup import die_with_parent
 from tools.tiny_shapes.card import model_card
@@ -46,7 +46,11 @@ def pretrain(out: Path, plan: StagePlan, *, score_seeds: tuple[int, ...] = SEEDS
     if plan.processes == 1:
         _train(0, out, plan, None)
     else:
-        multiprocessing.spawn(_train, args=(out, plan, meeting), nprocs=plan.processes)
+        # Started from a process that has torch and diffusers: each by itself would take ten seconds to load them.
+        multiprocessing.set_forkserver_preload([_train.__module__])
+        multiprocessing.start_processes(
+            _train, args=(out, plan, meeting), nprocs=plan.processes, start_method="forkserver"
+        )
     if score_seeds:
         say("scoring the files")
         scores = evaluate(out, seeds=score_seeds, say=say)

@@ -230,7 +230,8 @@ class Agent:
         if self._now_s() - self._first_came_s > self._settings.join_for_s:
             return None
         if (left := self._running.pictures_left) is None:
-            key = wanted_key(self.engines.current, self._running.engaged, places=self._settings.places)
+            running, places = self._running, self._settings.places
+            key = wanted_key(self.engines.current, running.engaged, places=places, leases=len(running))
             return None if key is None else JoiningJob(joint_key=key)
         half = max(1, self._settings.max_pictures // 2)
         if left > half or len(self._running) >= MOST_PICTURE_LEASES:

@@ -11,7 +11,7 @@ from typing import TypeVar
 from giornata.agent.attempt.commands import ShutdownSignal
 from giornata.agent.engines.engine_process import EngineProcess
 from giornata.agent.engines.engines import Engines
-from giornata.agent.settings import AgentSettings
+from giornata.agent.settings import LEASED_KINDS, AgentSettings
 from giornata.agent.transfer.blob_cache import BlobCache
 from giornata.agent.transfer.model_reports import ModelReport, ModelReports
 from giornata.agent.transfer.model_store import ModelStore
@@ -19,7 +19,7 @@ from giornata.agent.transfer.transport import ObjectStorage
 from giornata.client.node import NodeClient
 from giornata.client.retry import Monotonic, delays_s
 from giornata.domain.errors import GiornataError
-from giornata.protocol.generation.specs import GENERATE_KIND
+from giornata.domain.jobs.attempt import most_leases
 from giornata.protocol.node.pipe import FreePlaces
 from giornata.protocol.node.work import Claim, ClaimReply, NodeInfo
 
@@ -154,14 +154,15 @@ class Claiming:
         held = engine.held if engine is not None else ()
         if isinstance(wanted, MorePictures):
             held = tuple(dict.fromkeys((*wanted.base_keys, *held)))
-        draws = GENERATE_KIND in self._engines.kinds and not isinstance(wanted, JoiningJob)
+        leased = tuple(kind for kind in self._engines.kinds if kind in LEASED_KINDS)
+        draws = bool(leased) and not isinstance(wanted, JoiningJob)
         in_memory = engine.host_files if engine is not None and engine.is_alive() else ()
         models = self._deps.model_reports.report(in_memory) if draws else ModelReport()
         longest_s = settings.claim_wait_s if models.fetching is None else min(settings.claim_wait_s, FETCHING_WAIT_S)
         return Claim(
             request_id=f"{self._deps.rng.getrandbits(128):032x}",
             node=info,
-            kinds=(GENERATE_KIND,) if isinstance(wanted, MorePictures) else self._engines.kinds,
+            kinds=leased if isinstance(wanted, MorePictures) else self._engines.kinds,
             held_models=held[:MOST_THINGS],
             joint_key=wanted.joint_key if isinstance(wanted, JoiningJob) else None,
             max_pictures=settings.max_pictures if draws else 0,
@@ -186,12 +187,15 @@ class Claiming:
         log.warning("claim: %s", error)
 
 
-def wanted_key(engine: EngineProcess | None, engaged: Collection[str], *, places: int) -> str | None:
-    """Return the key of a job that could join, or None. `engaged` are the attempts that need the engine, or will.
+def wanted_key(engine: EngineProcess | None, engaged: Collection[str], *, places: int, leases: int) -> str | None:
+    """Return the key of a job that could join, or None. `engaged` are the attempts that need the engine, or will;
+    `leases` counts those that only upload as well.
 
     Whoever of them is not yet counted by the engine will take one of the places that it has said to be free.
     """
     free_places = None if engine is None or not engine.is_alive() else engine.free_places
+    if leases >= most_leases(places):
+        return None
     if free_places is None or len(engaged) >= places or not set(engaged) & set(free_places.attempts):
         return None
     return free_places.key if free_places.free > _coming(free_places, engaged) else None

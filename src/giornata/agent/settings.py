@@ -10,12 +10,15 @@ from giornata.agent.engines.engines import KernelDir
 from giornata.agent.work_dir import KERNEL_DIRECTORY
 from giornata.domain.errors import Fault
 from giornata.domain.generation.picture import NODE_KINDS, ORDER_KINDS
+from giornata.protocol.generation.preprocess import PREPROCESS_KIND
 from giornata.protocol.generation.specs import GENERATE_KIND
 from giornata.protocol.specs import AUDIT_KIND, CANARY_KIND, KINDS, OWN_KIND_PREFIX, PLATFORM_KINDS, VALIDATE_KIND
 from giornata.protocol.training.optimization import Compile
 
 GIB = 2**30
 LEAST_KEY_LETTERS = 32
+LEASED_KINDS = (GENERATE_KIND, PREPROCESS_KIND)
+"""Kinds of nodes that lease pictures: those that draw them, and those that run models to annotate them."""
 DRAWING = frozenset({"train", GENERATE_KIND})
 """Kinds whose nodes also draw the validations of training jobs."""
 BUILT_IN = (sys.executable, "-m", "giornata.engine")
@@ -83,7 +86,7 @@ def faults_of_kinds(kinds: Sequence[str], workloads: Mapping[str, object], *, wh
         for kind in kinds
         if kind.startswith(OWN_KIND_PREFIX) and kind not in workloads
     ]
-    of_nodes = [kind for kind in KINDS if kind not in ORDER_KINDS or kind == GENERATE_KIND]
+    of_nodes = [kind for kind in KINDS if kind not in ORDER_KINDS or kind in LEASED_KINDS]
     known = f"there are {', '.join(of_nodes)}; one of your own starts with {OWN_KIND_PREFIX}"
     return found + [
         Fault(where=where, message=f"there is no kind {kind!r}", hint=known)

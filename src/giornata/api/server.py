@@ -27,6 +27,8 @@ BACKLOG = 2048
 LARGEST_PORT = 65_535
 # The Date header has whole seconds.
 DATE_S = 1.0
+# Between looks whether a request is still under way when the server stops.
+LOOK_S = 0.01
 # Made since the last look for garbage before the next one; Python has 700.
 NEW_OBJECTS = 10_000
 
@@ -202,8 +204,27 @@ class _Server(uvicorn.Server):
                 await asyncio.wait_for(self._leaving.wait(), DATE_S)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop as uvicorn does, which sleeps 0.1 s though nothing may be under way, and then between its looks."""
         self._on_shutdown()
-        await super().shutdown(sockets)
+        for server in self.servers:
+            server.close()
+        for sock in sockets or []:
+            sock.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        try:
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                await self._end_of_requests()
+        except TimeoutError:
+            log.error("requests under way are cut off: they took longer than the grace")
+            for task in self.server_state.tasks:
+                task.cancel()
+
+    async def _end_of_requests(self) -> None:
+        left = True
+        while left and not self.force_exit:
+            await asyncio.sleep(LOOK_S)
+            left = bool(self.server_state.connections or self.server_state.tasks)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -61,4 +61,4 @@ def next_cursor(rows: Rows[_T], place: Callable[[_T], tuple[int, str]]) -> str |
 
 def _not_a_cursor() -> InvalidInput:
     hint = "pass `next` of the page before as it is, or leave it out to begin at the newest"
-    return InvalidInput([Fault(where="cursor", message="this is not a cursor of ours", hint=hint)])
+    return InvalidInput([Fault(where="cursor", message="is not a cursor that this server gave", hint=hint)])

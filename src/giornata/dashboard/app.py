@@ -81,7 +81,8 @@ def mount_dashboard(app: FastAPI, *, links: SignInLinks | None = None) -> None:
     app.router.routes.insert(app.state.before_pages, sign_in_pages.PLAIN_SIGN_IN)
     for path, target in LEADING.items():
         app.router.routes.append(_leading(path, target))
-    app.router.routes.append(Mount(ROOT, app=_SecurityHeaders(handled)))
+    # First of all routes: pages that are open ask often, and the routes of the API are many.
+    app.router.routes.insert(0, Mount(ROOT, app=_SecurityHeaders(handled)))
 
 
 def _leading(path: str, target: str) -> Route:

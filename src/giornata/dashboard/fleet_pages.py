@@ -15,6 +15,7 @@ from giornata.control.loops import LoopStatus
 from giornata.control.timestamps import instant
 from giornata.dashboard.forms import asked_of, whole_number
 from giornata.dashboard.rendering import render
+from giornata.dashboard.shared_parts import LIST_KEPT_MS
 from giornata.dashboard.visit import Visit, action, page, part, see
 from giornata.domain.errors import Conflict, FleetRefused
 from giornata.domain.machines.health import MachineState
@@ -201,7 +202,7 @@ _FLEET = "/projects/{project_id}/fleet"
 ROUTES = (
     page(_FLEET, show),
     page(f"{_FLEET}/machines", show_machines),
-    part(f"{_FLEET}/nodes", show_nodes),
+    part(f"{_FLEET}/nodes", show_nodes, kept_ms=LIST_KEPT_MS),
     part(f"{_FLEET}/loops", show_loops),
     page(f"{_FLEET}/named/{{name}}", show_fleet),
     action(f"{_FLEET}/machines/{{machine_id}}/quarantine", quarantine),

@@ -19,6 +19,7 @@ from giornata.control.monitoring import read_budgets, read_installation, read_la
 from giornata.control.ports.user_queries.money_store import FleetTime
 from giornata.dashboard.fleet_pages import loops_of
 from giornata.dashboard.rendering import render
+from giornata.dashboard.shared_parts import LIST_KEPT_MS
 from giornata.dashboard.visit import Visit, page, part, project_url, see
 from giornata.domain.jobs.job import JobState
 from giornata.domain.jobs.reasons import Reason
@@ -172,8 +173,8 @@ ROUTES = (
     page("/", enter),
     page("/open", open_project),
     page("/projects/{project_id}", show),
-    part("/projects/{project_id}/active", show_active),
-    part("/projects/{project_id}/ended", show_ended),
+    part("/projects/{project_id}/active", show_active, kept_ms=LIST_KEPT_MS),
+    part("/projects/{project_id}/ended", show_ended, kept_ms=LIST_KEPT_MS),
     part("/projects/{project_id}/installation", show_installation),
     part("/projects/{project_id}/installation/queue", show_queue),
     part("/projects/{project_id}/installation/day", show_day),

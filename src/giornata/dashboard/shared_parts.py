@@ -19,6 +19,10 @@ from giornata.protocol.project.admin import Scope
 
 KEPT_MS = 3_000
 """A part is as of so long ago at most. It is less than what a page waits after an event, and than any period."""
+LIST_KEPT_MS = 8_000
+"""The same of lists, which nothing but the clock loads again: less than their periods, so that somebody who is alone
+sees each reading.
+"""
 MOST_PARTS = 256
 
 
@@ -38,11 +42,11 @@ def key_of(caller: Caller, address: str) -> PartKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadePart:
-    """A part as it was at `at_ms`, with the entity tag of its bytes."""
+    """A part with the entity tag of its bytes, which answers while the clock shows one of `while_ms`."""
 
     body: bytes
     tag: str
-    at_ms: int
+    while_ms: range
 
 
 class SharedParts:
@@ -56,18 +60,19 @@ class SharedParts:
         self._changes = 0
 
     def fresh(self, key: PartKey) -> MadePart | None:
-        """Return the part if it was made at most KEPT_MS ago."""
+        """Return the part if it was made a moment ago."""
         found = self._parts.get(key)
-        return found if found is not None and 0 <= self._clock.now_ms() - found.at_ms < KEPT_MS else None
+        return found if found is not None and self._clock.now_ms() in found.while_ms else None
 
-    def read(self, key: PartKey, make: Callable[[], bytes]) -> MadePart:
+    def read(self, key: PartKey, make: Callable[[], bytes], *, kept_ms: int = KEPT_MS) -> MadePart:
         """Return the part, which one thread makes while others that want the same wait for it."""
         with self._turn(key):
             known, changes, at_ms = self.fresh(key), self._changes, self._clock.now_ms()
             if known is not None:
                 return known
             body = make()
-            made = MadePart(body=body, tag=f'"{hashlib.sha256(body).hexdigest()[:32]}"', at_ms=at_ms)
+            tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+            made = MadePart(body=body, tag=tag, while_ms=range(at_ms, at_ms + kept_ms))
             with self._lock:
                 if changes == self._changes:
                     if len(self._parts) >= MOST_PARTS:

@@ -17,7 +17,7 @@ from giornata.control.access.me import caller_alone, read_me
 from giornata.control.access.signing_in.sessions import REFUSAL, csrf_token, require_csrf
 from giornata.control.caller import Caller
 from giornata.control.context import Context
-from giornata.dashboard.shared_parts import MadePart, PartKey, SharedParts, key_of
+from giornata.dashboard.shared_parts import KEPT_MS, MadePart, PartKey, SharedParts, key_of
 from giornata.domain.errors import Fault, InvalidInput, Unauthenticated
 from giornata.protocol.account.people import CSRF_HEADER, Me
 from giornata.protocol.project.admin import ROOT_PROJECT, Scope
@@ -116,10 +116,10 @@ def action(path: str, verb: Verb) -> Route:
     return _route(path, verb, method="POST")
 
 
-def part(path: str, verb: Verb) -> Route:
+def part(path: str, verb: Verb, *, kept_ms: int = KEPT_MS) -> Route:
     """Return the route of a part of a page that looks the same to everybody with equal rights in the project.
 
-    It is made once in some seconds for all who see it. `verb` runs in a thread, with a visit that knows no person and
+    It is made once in `kept_ms` for all who see it. `verb` runs in a thread, with a visit that knows no person and
     has no CSRF token. The rights of each request are checked all the same.
     """
 
@@ -127,7 +127,7 @@ def part(path: str, verb: Verb) -> Route:
         request.scope["route"] = named
         made = _made_already(request)
         if made is None:
-            read = partial(_read_part, request, verb)
+            read = partial(_read_part, request, verb, kept_ms)
             made = await anyio.to_thread.run_sync(read, limiter=request.app.state.page_threads)
         return _sent(request, made)
 
@@ -145,9 +145,10 @@ def _made_already(request: Request) -> MadePart | None:
     return found
 
 
-def _read_part(request: Request, verb: Verb) -> MadePart:
+def _read_part(request: Request, verb: Verb, kept_ms: int) -> MadePart:
     visit = visitor(request, knows_person=False)
-    return _parts_of(request).read(_key_of(request, visit.caller), lambda: bytes(verb(visit).body))
+    key = _key_of(request, visit.caller)
+    return _parts_of(request).read(key, lambda: bytes(verb(visit).body), kept_ms=kept_ms)
 
 
 def _sent(request: Request, made: MadePart) -> Response:

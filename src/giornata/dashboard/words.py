@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
+from giornata.domain.billing.money import format_usd
+
 # The sentence that a page shows after an action. The address names it, and holds no words itself.
 SAID: Mapping[str, str] = MappingProxyType(
     {
@@ -44,11 +46,8 @@ KIB = 1024
 
 
 def money(micro_usd: int | None) -> str:
-    """Return micro-dollars as dollars: two digits, or four below a cent."""
-    if micro_usd is None:
-        return "–"
-    usd = micro_usd / 1_000_000
-    return f"${usd:,.4f}" if 0 < abs(usd) < 0.01 else f"${usd:,.2f}"
+    """Return micro-dollars as dollars, as the commands print them; a dash for None."""
+    return "–" if micro_usd is None else format_usd(micro_usd)
 
 
 def as_sentence(message: str) -> str:

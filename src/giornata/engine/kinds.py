@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.protocol.generation.preprocess import PREPROCESS_KIND
 from giornata.protocol.generation.specs import GENERATE_KIND
 from giornata.protocol.specs import AUDIT_KIND, CANARY_KIND, OF_TRAINING, PRETRAIN_KIND, VALIDATE_KIND
 from giornata.protocol.training.optimization import Compile
@@ -85,10 +86,17 @@ def _generate(resources: EngineResources) -> Workload:
     )
 
 
+def _preprocess(resources: EngineResources) -> Workload:
+    from giornata.workloads.generate.preprocess_workload import PreprocessWorkload
+
+    return PreprocessWorkload(device=resources.device, model_cache_bytes=resources.model_cache_bytes)
+
+
 FACTORIES: Mapping[str, Callable[[EngineResources], Workload]] = MappingProxyType(
     {
         "train": _train,
         GENERATE_KIND: _generate,
+        PREPROCESS_KIND: _preprocess,
         VALIDATE_KIND: _alone,
         AUDIT_KIND: _alone,
         PRETRAIN_KIND: _pretrain,

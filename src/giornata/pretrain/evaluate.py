@@ -20,8 +20,9 @@ from PIL import Image
 from giornata.diffusion.draws.determinism import fix_determinism, let_libraries_repeat
 from giornata.diffusion.draws.randomness import normal
 from giornata.diffusion.sampling.grid_layout import Group, SheetRow, cell_side_px, compose_sheet
-from giornata.diffusion.shapes.model import WEIGHTS
-from giornata.diffusion.tiny.tiny_model import SCHEDULE, tiny_pipeline
+from giornata.diffusion.shapes.shipped import WEIGHTS
+from giornata.diffusion.tiny.tiny_model import tiny_pipeline
+from giornata.diffusion.tiny.tiny_sizes import SCHEDULE
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.pretrain.data import columns
 from giornata.pretrain.encoding.encoded import source_manifest

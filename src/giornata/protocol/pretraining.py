@@ -302,9 +302,9 @@ class Workers:
     """Seconds between two looks whether there is room for more trainers. Before the number changes the trainers write
     a checkpoint, from which they begin anew: no step is repeated."""
     trainer_usd_per_h: NotNegative | None = None
-    """Of one trainer's device; with `encoder_usd_per_h` it tells what was spent so far."""
+    """Price of one trainer's device in USD an hour. None: the run counts no cost of trainers."""
     encoder_usd_per_h: NotNegative | None = None
-    """Price of one encoder's device in USD an hour, as `trainer_usd_per_h`."""
+    """Price of one encoder's device in USD an hour. None: the run counts no cost of encoders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
@@ -329,18 +329,18 @@ class Evaluate:
     """
 
     checkpoints: AtLeast0 = 0
-    """Every so manieth is evaluated, and each that completes a phase; 0: none, until somebody does it by hand."""
+    """Every N-th checkpoint is evaluated, and the last of each phase. 0: none during the run."""
     clip: str | None = None
-    """Folder or hub id of a CLIP model: CLIP score and CMMD."""
+    """Folder or hub id of the CLIP model that computes CLIP score and CMMD. None: neither is computed."""
     inception: str | None = None
-    """TorchScript file of the Inception network: FID."""
+    """TorchScript file of the Inception network that computes FID. None: it is not computed."""
     rows: AtLeast1 = 256
-    """Held-back rows that are drawn for these, at most."""
+    """Maximum number of held-back rows that are drawn to compute these scores."""
     use_gpu: bool = False
     """True: each evaluation waits for a GPU. False: it takes a GPU that trainers and encoders leave, or
     processors."""
     timeout_s: Positive = 1800.0
-    """An evaluation that takes longer is ended. The end of the run waits no longer for the last one either."""
+    """Seconds after which an evaluation is stopped. The run waits as long for its last evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)

@@ -9,6 +9,7 @@ from giornata.control.ports.user_queries import people_store
 from giornata.control.ports.user_queries.people_store import (
     FailedSignIns,
     InvitationRecord,
+    LiveSession,
     MemberRecord,
     MembershipRecord,
     SessionRecord,
@@ -16,13 +17,20 @@ from giornata.control.ports.user_queries.people_store import (
 )
 from giornata.control.ports.user_queries.user_store import Before
 from giornata.protocol.account.people import Role
-from giornata.store.database.rows import Queries, columns, insert_for, insert_unless_there, record_of
+from giornata.store.database.rows import Queries, among, columns, insert_for, insert_unless_there, record_of
 from giornata.store.schema import failed_sign_ins, invitations, memberships, sessions, users
 
 _Query = sa.Select[tuple[object, ...]]
 USER_COLUMNS = columns(users, UserRecord)
 INVITATION_COLUMNS = columns(invitations, InvitationRecord)
 SESSION_COLUMNS = columns(sessions, SessionRecord)
+LIVE = (
+    sa.select(*(sessions.c[name] for name in ("id", "expires_at_ms", "last_used_at_ms")))
+    .add_columns(users.c.operator, memberships.c.project_id, memberships.c.role)
+    .join(users, users.c.id == sessions.c.user_id)
+    .outerjoin(memberships, memberships.c.user_id == users.c.id)
+    .where(sessions.c.revoked_at_ms.is_(None), users.c.deactivated_at_ms.is_(None))
+)
 MEMBERS = sa.select(*memberships.c, users.c.email, users.c.name).join(users, users.c.id == memberships.c.user_id)
 
 
@@ -139,6 +147,21 @@ class Sessions(Queries, people_store.Sessions):
     def get(self, session_id: str) -> SessionRecord | None:
         return self._one(sessions.c.id == session_id)
 
+    def live(self, session_ids: Sequence[str]) -> Sequence[LiveSession]:
+        query = LIVE.where(among(self._dialect_name, sessions.c.id, "wanted"))
+        found: dict[str, LiveSession] = {}
+        for row in self._connection.execute(query, {"wanted": list(session_ids)}):
+            roles = {} if row.role is None else {row.project_id: row.role}
+            known = found.get(row.id)
+            found[row.id] = LiveSession(
+                id=row.id,
+                expires_at_ms=row.expires_at_ms,
+                last_used_at_ms=row.last_used_at_ms,
+                operator=row.operator,
+                roles=roles if known is None else {**known.roles, **roles},
+            )
+        return list(found.values())
+
     def page(self, *, user_id: str, live_at_ms: int, before: Before, limit: int) -> list[SessionRecord]:
         query = sa.select(*SESSION_COLUMNS).where(sessions.c.user_id == user_id, sessions.c.revoked_at_ms.is_(None))
         query = query.where(sessions.c.expires_at_ms > live_at_ms)
@@ -155,9 +178,12 @@ class Sessions(Queries, people_store.Sessions):
         live = live if but is None else live & (sessions.c.id != but)
         self._connection.execute(sa.update(sessions).where(live).values(revoked_at_ms=at_ms))
 
-    def used(self, session_id: str, *, at_ms: int, unless_since_ms: int) -> None:
-        stale = (sessions.c.id == session_id) & (sessions.c.last_used_at_ms < unless_since_ms)
-        self._connection.execute(sa.update(sessions).where(stale).values(last_used_at_ms=at_ms))
+    def used(self, session_ids: Sequence[str], *, at_ms: int, unless_since_ms: int) -> None:
+        # Two servers that note several at once lock the rows in one order.
+        stale = sa.select(sessions.c.id).where(among(self._dialect_name, sessions.c.id, "wanted"))
+        stale = stale.where(sessions.c.last_used_at_ms < unless_since_ms).order_by(sessions.c.id).with_for_update()
+        statement = sa.update(sessions).where(sessions.c.id.in_(stale)).values(last_used_at_ms=at_ms)
+        self._connection.execute(statement, {"wanted": list(session_ids)})
 
     def forget(self, *, ended_before_ms: int, limit: int) -> int:
         ended = (sessions.c.expires_at_ms < ended_before_ms) | (sessions.c.revoked_at_ms < ended_before_ms)

@@ -1,5 +1,7 @@
 """Queries for the installation's row, projects, their keys and their sealed secrets."""
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 
 from giornata.control.ports.user_queries import user_store
@@ -7,7 +9,7 @@ from giornata.control.ports.user_queries.records import KeyRecord, ProjectRecord
 from giornata.control.ports.user_queries.user_store import Before, KeptSigningKey, SecretRecord
 from giornata.domain.generation.picture import SafetyPolicy
 from giornata.protocol.project.admin import Scope
-from giornata.store.database.rows import Queries, columns, insert_unless_there, record_of
+from giornata.store.database.rows import Queries, among, columns, insert_unless_there, record_of
 from giornata.store.schema import installation, keys, project_secrets, projects
 
 COLUMNS = columns(projects, ProjectRecord)
@@ -44,6 +46,10 @@ class Projects(Queries, user_store.Projects):
     def get(self, project_id: str) -> ProjectRecord | None:
         row = self._connection.execute(_GET, {"wanted": project_id}).first()
         return None if row is None else record_of(ProjectRecord, row)
+
+    def there(self, project_ids: Sequence[str]) -> frozenset[str]:
+        query = sa.select(projects.c.id).where(among(self._dialect_name, projects.c.id, "wanted"), _IS_OPEN)
+        return frozenset(self._connection.scalars(query, {"wanted": list(project_ids)}))
 
     def page(self, *, only: str | None, before: Before, limit: int) -> list[ProjectRecord]:
         place = sa.tuple_(projects.c.created_at_ms, projects.c.id)

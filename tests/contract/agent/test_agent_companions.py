@@ -9,8 +9,10 @@ from typing import Any, cast
 import pytest
 from tests.contract.agent.fake_node_api import lease
 
+from giornata.agent.agent import MOST_PICTURE_LEASES
 from giornata.agent.claiming import Claiming, Companions, FurtherWork, JoiningJob, SentClaim, wanted_key
 from giornata.agent.engines.engine_process import EngineProcess
+from giornata.domain.jobs.attempt import most_leases
 from giornata.protocol.node.pipe import FreePlaces
 from giornata.protocol.node.work import ClaimReply, Lease
 
@@ -27,10 +29,16 @@ class Saying:
 
 
 def wanted(
-    free_places: FreePlaces | None, engaged: tuple[str, ...], *, places: int = 8, alive: bool = True
+    free_places: FreePlaces | None,
+    engaged: tuple[str, ...],
+    *,
+    places: int = 8,
+    uploading: int = 0,
+    alive: bool = True,
 ) -> str | None:
     engine: Any = Saying(free_places, alive)
-    return wanted_key(cast(EngineProcess, engine), engaged, places=places)
+    leases = len(engaged) + uploading
+    return wanted_key(cast(EngineProcess, engine), engaged, places=places, leases=leases)
 
 
 JOINING = JoiningJob(joint_key="k")
@@ -56,12 +64,19 @@ def test_wanted_key_is_none_when_engine_is_full_silent_or_gone() -> None:
     assert wanted(FreePlaces(key="k", free=0, attempts=("a",)), ("a",)) is None
     assert wanted(None, ("a",)) is None
     assert wanted(TWO_FREE, ("a", "b"), alive=False) is None
-    assert wanted_key(None, ("a", "b"), places=8) is None
+    assert wanted_key(None, ("a", "b"), places=8, leases=2) is None
 
 
 def test_the_node_has_the_last_word_on_how_many() -> None:
     assert wanted(TWO_FREE, ("a", "b"), places=3) == "k"
     assert wanted(TWO_FREE, ("a", "b"), places=2) is None
+
+
+def test_a_node_asks_for_no_more_leases_than_a_server_gives_it() -> None:
+    assert most_leases(3) == 6
+    assert wanted(TWO_FREE, ("a", "b"), places=3, uploading=3) == "k"
+    assert wanted(TWO_FREE, ("a", "b"), places=3, uploading=4) is None
+    assert most_leases(1) >= MOST_PICTURE_LEASES
 
 
 @dataclass

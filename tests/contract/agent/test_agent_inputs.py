@@ -117,3 +117,53 @@ def test_a_lease_lost_before_the_engine_has_the_job_starts_nothing(api: FakeNode
     api.always["storage/blob"] = lambda _: pytest.fail("nothing is fetched for a lost lease")
     assert node().run() == ExitCode.DONE
     assert api.routes() == ["claim", "claim"]
+
+
+BASE_ENGINE = """
+import pathlib
+hello()
+while True:
+    start = hear()
+    (base,) = [each for each in start["inputs"] if each["role"] == "base"]
+    path = pathlib.Path(start["directory"]) / "base"
+    path.write_text(base["path"] + " " + pathlib.Path(base["path"]).read_text())
+    if "reason" in start["spec"]:
+        say("failed", attempt=start["attempt"], reason=start["spec"]["reason"], message="it cannot be loaded")
+        continue
+    say("artifact", attempt=start["attempt"], name="base", path=str(path))
+    say("done", attempt=start["attempt"], step=0)
+"""
+
+
+def base(api: FakeNodeApi) -> dict[str, Any]:
+    return {"role": "base", "name": "my-base", "download": api.add_blob(b"weights")}
+
+
+def test_base_of_a_job_lies_in_the_model_store_and_is_fetched_once_for_two_jobs(
+    api: FakeNodeApi, node: NodeFactory
+) -> None:
+    file = base(api)
+    api.leases = [lease(files=[file]), lease(files=[file], attempt_id="att_2", job_id="job_2")]
+    made = node(script=BASE_ENGINE)
+    api.hooks["complete"] = api.blobs.clear  # the second job finds nothing in storage
+    made.run()
+    stored = made.work_dir / "models" / file["download"]["sha256"]
+    assert api.artifacts["base"] == f"{stored} weights".encode()
+    assert len(api.bodies("complete")) == 2
+
+
+@pytest.mark.parametrize(("kept", "reason"), [(b"WEIGHTS", "node_download"), (b"weights", "bad_spec")])
+def test_job_that_fails_by_a_damaged_base_blames_the_node_which_fetches_the_file_again(
+    api: FakeNodeApi, node: NodeFactory, kept: bytes, reason: str
+) -> None:
+    file = base(api)
+    api.leases = [lease(files=[file], spec={"reason": "bad_spec"})]
+    made = node(script=BASE_ENGINE)
+    stored = made.work_dir / "models" / file["download"]["sha256"]
+    stored.parent.mkdir(parents=True)
+    stored.write_bytes(kept)
+    made.run()
+    [failed] = api.bodies("fail")
+    assert failed["reason"] == reason
+    assert ("my-base was damaged" in failed["message"]) == (kept == b"WEIGHTS")
+    assert stored.exists() == (kept == b"weights")

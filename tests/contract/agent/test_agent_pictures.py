@@ -114,6 +114,29 @@ def test_an_annotation_that_the_project_wants_is_kept_before_the_lease_ends(
     assert made.left_behind() == []
 
 
+def test_a_lease_that_only_annotates_ends_with_its_annotation_kept_and_no_picture_drawn(
+    api: FakeNodeApi, drawing: NodeFactory
+) -> None:
+    api.picture_leases = [picture_lease("annotation=k1", "a", wanted_annotations=["k1"], only_annotates=True)]
+    made = drawing()
+    made.run()
+    assert api.caches == {"annotation:k1": hashlib.sha256(png_of(0)).hexdigest()}
+    assert drawn(api) == {}
+    assert len(api.bodies("complete")) == 1
+    assert made.left_behind() == []
+
+
+def test_a_lease_that_only_annotates_fails_when_its_annotation_is_not_taken(
+    api: FakeNodeApi, drawing: NodeFactory
+) -> None:
+    api.always["cache/annotation:k1"] = problem(403, "forbidden")
+    api.picture_leases = [picture_lease("annotation=k1", wanted_annotations=["k1"], only_annotates=True)]
+    drawing().run()
+    assert api.bodies("complete") == []
+    [report] = api.bodies("fail")
+    assert "cache entry annotation:k1 could not be delivered" in report["message"]
+
+
 def test_an_annotation_that_storage_has_lost_is_left_to_the_engine(api: FakeNodeApi, drawing: NodeFactory) -> None:
     file = {"role": "annotation", "name": "k1", "download": api.add_blob(b"edges")}
     api.blobs.clear()

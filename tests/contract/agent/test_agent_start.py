@@ -61,6 +61,6 @@ def test_the_order_to_leave_before_the_engine_has_the_job_gives_it_back(api: Fak
 
 
 def test_orders_of_pictures_are_no_kinds_of_a_node_but_their_pictures_are() -> None:
-    assert faults_of_kinds(("train", "generate", "canary"), {}) == []
+    assert faults_of_kinds(("train", "generate", "preprocess", "canary"), {}) == []
     [fault] = faults_of_kinds(("grid",), {})
-    assert "there are train, pretrain, generate;" in fault.hint
+    assert "there are train, pretrain, generate, preprocess;" in fault.hint

@@ -57,7 +57,7 @@ def server(api: FakeNodeApi) -> Iterator[str]:
 
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     api.base_url = f"http://127.0.0.1:{http.server_port}"
-    threading.Thread(target=http.serve_forever, daemon=True).start()
+    threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
     yield api.base_url
     http.shutdown()
     http.server_close()

@@ -7,6 +7,7 @@ draws many more, and others each time.
 """
 
 import contextlib
+import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -23,11 +24,13 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
-from tests.fixtures.people import browser_of, new_person
+from tests.fixtures.people import ROOT, browser_of, new_person
 from tests.fixtures.served import Served, a_dataset, serving
 
 from giornata.api.settings import ApiSettings
+from giornata.control.projects.set_quotas import set_quotas
 from giornata.protocol.account.people import Role
+from giornata.protocol.project.quotas import SetQuotas
 
 SETTINGS = ApiSettings(stream_poll_s=0.01, keep_alive_s=0.05, claim_poll_s=0.01, images_wait_s=0.01)
 DEEPER = os.environ.get("GIORNATA_FUZZ_EXAMPLES")
@@ -143,6 +146,12 @@ class ServedInstallation:
         self.ids |= {"job_id": job["id"], "target": job["id"], "attempt_id": self.lease["attempt_id"]}
         self.ids |= {"machine_id": node["machine_id"], "node_id": node["node_id"]}
 
+    def lift_limits(self) -> None:
+        """Take back limits of requests a second that a draw has set: what counts then is the time between draws."""
+        lifted = SetQuotas(max_requests_per_s=None, max_requests_per_s_per_key=None)
+        for project_id in ("default", "other"):
+            set_quotas(self.served.ctx, ROOT, project_id, lifted)
+
     def answer(self, case: Case, scope: str, *, known: bool) -> requests.Response:
         """What this installation says to the request, which is at things that there are, if `known`."""
         for name in case.path_parameters if known else ():
@@ -210,11 +219,26 @@ def installations(
         yield sqlite, postgresql
 
 
+def askers(path: str, scopes: Sequence[str], number: int) -> Sequence[str]:
+    """Who sends the request of this number to the route: everybody the first, and each other one whoever may do most
+    there and one of the others in turn. What somebody may not do is refused before anybody looks at the request.
+    """
+    if DEEPER or number == 0:
+        return scopes
+    able = "attempt" if scopes is ATTEMPT_SCOPES else "node" if path.startswith("/v1/node/") else "admin"
+    others = [scope for scope in scopes if scope != able]
+    return able, others[number % len(others)]
+
+
 def drawn(
     installations: Sequence[ServedInstallation], operation: Any, mode: GenerationMode, seen: Counter[int]
 ) -> None:
-    """Send requests to one route, each as everybody; their statuses go into `seen`. Raises what does not hold."""
+    """Send requests to one route, as everybody; their statuses go into `seen`. Raises what does not hold."""
     scopes = ATTEMPT_SCOPES if "{attempt_id}" in operation.path else SCOPES
+    number = itertools.count()
+    sets_limits = operation.path.endswith("/quotas")
+    for rig in installations:
+        rig.lift_limits()
 
     @settings(DRAWS, max_examples=EXAMPLES[mode])
     @given(case=operation.as_strategy(mode), known=st.sampled_from([True, True, False]))
@@ -227,7 +251,9 @@ def drawn(
             held.remove(not_a_server_error)
         for rig in installations:
             rig.renew()
-        for scope in scopes:
+            if sets_limits:
+                rig.lift_limits()
+        for scope in askers(operation.path, scopes, next(number)):
             replies = [rig.answer(case, scope, known=known) for rig in installations]
             for reply in replies:
                 seen[reply.status_code] += 1

@@ -30,7 +30,7 @@ def made(home: Served, tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     subprocess.run(
         [
             *(sys.executable, "-m", "datamodel_code_generator", "--input", str(document), "--output", str(module)),
-            *("--input-file-type", "openapi", "--output-model-type", "pydantic_v2.BaseModel"),
+            *("--input-file-type", "openapi", "--output-model-type", "pydantic_v2.BaseModel", "--no-formatters"),
         ],
         check=True,
         capture_output=True,

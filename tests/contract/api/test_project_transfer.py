@@ -57,9 +57,10 @@ def elsewhere(request: pytest.FixtureRequest, served: Served, tmp_path: Path) ->
     make: Callable[[], str] = request.getfixturevalue("new_postgres")
     (tmp_path / "elsewhere").mkdir()
     with serving(tmp_path / "elsewhere", database=make() if other == "postgresql" else None) as running:
-        for _ in range(20):
-            client = running.client(running.keys.admin)
-            client.delete_job(client.submit({"steps": 5}, kind="x-count").id, cancel=True)
+        client = running.client(running.keys.admin)
+        client.delete_job(client.submit({"steps": 5}, kind="x-count").id, cancel=True)
+        for _ in range(100):  # no id is one of the other installation's
+            running.ctx.names.seed()
         yield running
 
 

@@ -19,12 +19,11 @@ TO_THE_DEVICE = "a copy that blocks from cpu to cuda at objective.py"
 ONCE = {f"{TO_THE_DEVICE}, {where}" for where in ("question, by diffusers", "target, by diffusers", "_alphas")}
 """The schedule of noise goes to the device in the first step, and stays."""
 BY_ITSELF: dict[str, list[str]] = {
-    "8-bit AdamW": ["the device is waited for at optimizer.py, step, by bitsandbytes"],
+    "EDM of velocities, 8-bit AdamW": ["the device is waited for at optimizer.py, step, by bitsandbytes"],
 }
 """An optimizer whose package waits in every step."""
 WITHOUT_GRAPHS = {
     "text encoders that stop",
-    "new tokens",
     "new tokens of a concept, constant huber",
     "SD 1.5, text encoder",
     "rates of each text encoder",

@@ -1,6 +1,7 @@
 """`giornata doctor`: each finding is made by breaking what it is about."""
 
 import json
+import os
 import sqlite3
 import ssl
 import subprocess
@@ -234,6 +235,48 @@ def test_a_disk_that_is_nearly_full_is_found(tmp_path: Path) -> None:
     assert f"the disk of {small} has 4.2 MB left" in found["message"]
 
 
+# ---- open files ----
+
+
+@pytest.mark.parametrize(
+    ("files", "harm", "words"),
+    [
+        (600, "degraded", "takes 88 connections, streams and open pages included, not the 1000"),
+        (400, "stopped", "may open 400 files and needs 1512"),
+    ],
+)
+def test_limit_of_open_files_below_the_bound_on_connections_is_found(
+    files: int, harm: str, words: str, tmp_path: Path
+) -> None:
+    command = ["sh", "-c", 'ulimit -n "$1" && exec "$2" -m giornata --data "$3" doctor --json', "sh", str(files)]
+    environment = {**os.environ, "GIORNATA_MAX_CONNECTIONS": "1000"}
+    done = subprocess.run(
+        [*command, sys.executable, str(tmp_path)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    findings = json.loads(done.stdout.splitlines()[-1])["findings"]
+    (found,) = [each for each in findings if each["check"] == "open-files"]
+    assert (found["harm"], words in found["message"]) == (harm, True), found
+    assert "one project may hold all of them, by max_connections_per_project (2000)" in found["message"]
+    assert "LimitNOFILE=1512" in found["fix"]
+
+
+@pytest.mark.parametrize("files", [600, 1512])
+def test_limit_of_the_server_that_runs_is_the_one_that_counts(files: int, look: Examine, tmp_path: Path) -> None:
+    bounds = {"max_connections": 1000, "max_connections_per_project": 10}
+    with subprocess.Popen(["sh", "-c", f"ulimit -n {files} && echo && exec cat"], stdin=-1, stdout=-1) as server:
+        assert server.stdout is not None
+        server.stdout.readline()
+        (tmp_path / "server.json").write_text(json.dumps({"url": "http://127.0.0.1:1", "pid": server.pid}))
+        found = findings_of(look(**bounds), "open-files")
+        server.kill()
+    if files == 1512:
+        assert found == []
+    else:
+        assert found[0].message.startswith(f"the server (process {server.pid}) may open 600 files and needs 1512")
+        assert "one project" not in found[0].message
+
+
 @pytest.mark.parametrize("name", [".", "blobs", "giornata.db", "admin.key"])
 def test_a_folder_or_file_that_others_may_open_is_found(name: str, look: Examine, tmp_path: Path) -> None:
     path = tmp_path / name
@@ -408,7 +451,8 @@ def test_the_command_says_each_finding_with_its_next_step(look: Examine, tmp_pat
 
 def test_the_command_exits_with_0_when_nothing_is_wrong(look: Examine, tmp_path: Path) -> None:
     look()
-    done = CliRunner().invoke(app, ["--data", str(tmp_path), "doctor"])
+    few = {"GIORNATA_MAX_CONNECTIONS": "16"}  # how many files may be opened is the affair of the tests' machine, too
+    done = CliRunner().invoke(app, ["--data", str(tmp_path), "doctor"], env=few)
     # What is left on the disk of the tests is their machine's affair.
     if "the disk of" not in done.stdout:
         assert (done.exit_code, "Nothing is wrong" in done.stdout) == (0, True), done.stdout

@@ -146,6 +146,16 @@ app(["simulate", "--list"])
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("scenario", ["affinity", "audits"])
+def test_scenario_that_is_not_drawn_refuses_each_option_that_it_has_no_use_for(scenario, tmp_path):
+    done = CliRunner().invoke(
+        app, ["simulate", scenario, "--open", "--jobs", "5", "--save", str(tmp_path / "run.json")]
+    )
+    assert done.exit_code == 2
+    for option in ("--open", "--jobs", "--save"):
+        assert f"{option}: is no option of the scenario {scenario}" in done.stderr
+
+
 def test_a_tiny_model_goes_into_no_folder_that_cannot_take_it(tmp_path):
     (tmp_path / "file").write_text("in the way")
     (tmp_path / "full").mkdir()

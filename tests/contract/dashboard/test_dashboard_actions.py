@@ -136,10 +136,12 @@ def test_the_signed_record_is_sent_as_a_file_that_verifies(home: Furnished, tmp_
 def test_a_job_in_doubt_says_so_and_offers_a_retry(home: Furnished) -> None:
     owner, path = browser_of(home.served, home.owner), f"{HERE}/jobs/{home.done_job}"
     assert "In doubt:" not in owner.call("GET", path).text
+    assert "in doubt" not in owner.call("GET", f"{HERE}/jobs").text
     with home.served.ctx.store.begin() as tx:
         tx.jobs.update(home.done_job, suspect=True)
     text = owner.call("GET", path).text
     assert "In doubt:" in text
+    assert "in doubt" in owner.call("GET", f"{HERE}/jobs").text
     assert f"{home.done_job}/retry" in text
 
 

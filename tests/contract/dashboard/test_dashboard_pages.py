@@ -8,6 +8,8 @@ from tests.fixtures.dashboard import CLOSING, OTHER, PROJECT, SCRIPT, Furnished,
 from tests.fixtures.people import Browser, browser_of
 
 from giornata.dashboard.app import POLICY
+from giornata.dashboard.job_pages.job_page import story
+from giornata.protocol.jobs import Job
 
 PEOPLE = ("operator", "owner", "member", "viewer", "stranger")
 OWNERS_ONLY = {"webhooks", "deliveries", "audit-log"}
@@ -191,6 +193,14 @@ def test_the_job_page_says_what_became_of_lost_machines_and_why_a_job_waits(
     )
     assert "It waits:" in get(browsers["owner"], pages_of(installation)["job-waiting"]).text
     assert "IMG_0042.jpg is no picture" in get(browsers["owner"], pages_of(installation)["job-failed"]).text
+
+
+def test_job_that_did_no_work_again_lost_machines_and_nothing_else(
+    installation: Furnished, browsers: dict[str, Browser]
+) -> None:
+    found = browsers["owner"].call("GET", f"/v1/jobs/{installation.done_job}", headers={"X-Project": PROJECT}).json()
+    assert story(Job.model_validate({**found, "lost_s": 0.0})) == "2 machines lost, nothing lost."
+    assert story(Job.model_validate({**found, "interruptions": 0})) == ""
 
 
 def test_samples_are_listed_by_ascending_steps_and_the_end_last(

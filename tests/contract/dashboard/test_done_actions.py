@@ -140,6 +140,16 @@ def test_an_owner_keeps_and_deletes_a_secret_whose_value_no_page_shows(home: Fur
     assert names() == before
 
 
+@pytest.mark.parametrize("value", ["short", "two words of a value"])
+def test_both_faults_of_a_secret_stand_beside_their_fields(home: Furnished, value: str) -> None:
+    owner = browser_of(home.served, home.owner)
+    refused = submitted(owner, f"{HERE}/settings/secrets", {"secret_name": "bad name!", "value": value})
+    assert refused.status_code == 400
+    assert re.findall(r'class="fault" id="(\w+)-fault"', refused.text) == ["secret_name", "value"]
+    assert 'value="bad name!"' in refused.text
+    assert value not in refused.text
+
+
 def test_an_owner_gives_a_member_another_role_and_removes_the_member(home: Furnished) -> None:
     owner, path = browser_of(home.served, home.owner), f"{HERE}/settings/members/{home.viewer.id}"
 

@@ -94,7 +94,7 @@ def test_axes_of_the_form_become_a_grid_and_come_back_into_the_form(installation
         ({"values_3": "1,2"}, "axis_3", "Name a slot"),
         ({"axis_1": "who", "values_1": "[1, "}, "values_1", "is no list in JSON"),
         ({"axis_1": "loras.0.weight", "values_1": "0.5"}, "axis_1", "loras number 0"),
-        ({"axis_1": "width", "values_1": "63, 64"}, "axis_1", "multiple of 8; it is 63"),
+        ({"axis_1": "width", "values_1": "63, 64"}, "values_1", "multiple of 8; it is 63"),
         ({"axis_1": "who", "values_1": "fox", "prompts": "a {who}\na hare"}, "prompts", "one prompt"),
     ],
 )

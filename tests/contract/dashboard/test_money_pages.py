@@ -39,11 +39,11 @@ def test_a_label_of_a_stranger_is_written_as_text(installation: Furnished) -> No
     assert "&lt;script&gt;" in viewer.call("GET", f"{HERE}/days?label=note").text
     for wrong in (SCRIPT, CLOSING):
         reply = viewer.call("GET", f"{HERE}/days", params={"label": wrong})
-        assert (reply.status_code, "Is not a name for a label" in reply.text) == (200, True)
+        assert (reply.status_code, "It is not a name for a label" in reply.text) == (200, True)
         assert wrong not in viewer.call("GET", HERE, params={"label": wrong}).text
 
 
-def test_a_day_that_is_none_is_named_beside_its_field(installation: Furnished) -> None:
+def test_days_and_a_label_that_are_of_no_use_are_named_beside_their_fields_and_kept(installation: Furnished) -> None:
     viewer = browser_of(installation.served, installation.viewer)
     page = viewer.call("GET", HERE, params={"since": SCRIPT, "until": "2026-02-30"}).text
     assert 'id="since-fault"' in page
@@ -51,6 +51,12 @@ def test_a_day_that_is_none_is_named_beside_its_field(installation: Furnished) -
     assert "Type a day" in viewer.call("GET", f"{HERE}/days", params={"since": "x"}).text
     assert "after until" in viewer.call("GET", f"{HERE}/days?since=2026-02-02&until=2026-02-01").text
     assert viewer.call("GET", f"{HERE}/days.csv?since=x").status_code == 404
+    asked = {"since": "2026-02-02", "until": "2026-02-01", "label": "a b"}
+    reply = viewer.call("GET", HERE, params=asked)
+    assert reply.status_code == 400
+    for field, typed in asked.items():
+        assert re.search(rf'name="{field}" [^>]*value="{typed}"', reply.text), field
+    assert re.findall(r'class="fault" id="(\w+)-fault"', reply.text) == ["since", "label"]
 
 
 def test_costs_of_another_project_are_not_shown(installation: Furnished) -> None:

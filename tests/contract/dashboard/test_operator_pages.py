@@ -59,9 +59,9 @@ def test_an_operator_sees_what_is_spent_of_budgets_the_most_used_up_first(tmp_pa
         text = operator.call("GET", path).text
         found = re.findall(r'"Budget">([^<]+)</td><td data-label="Spent" class="number">([^<]+)<', text)
         assert [spent.partition(" of ")[2] for _, spent in found][:2] == ["$4.00", "$100.00"]
-        assert ("in all", "$0.00 of $9.00") in found[2:]
+        assert ("in all", "$0 of $9.00") in found[2:]
         assert found[0][0] == datetime.fromtimestamp(ctx.clock.now_ms() / 1000, tz=UTC).strftime("%Y-%m")
-        assert not found[0][1].startswith("$0.00")
+        assert not found[0][1].startswith("$0 ")
         assert browser_of(installation.served, installation.owner).call("GET", path).status_code == 404
 
 

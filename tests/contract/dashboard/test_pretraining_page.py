@@ -23,7 +23,7 @@ def test_a_run_shows_rates_money_phases_and_losses_by_noise(installation: Furnis
     ):
         assert f"<dt>{name}</dt><dd>{value}</dd>" in text, name
     # 32 of 512 pictures are left, at 16 pictures for 0.2 cents and 1.4 s
-    assert "<dt>To come</dt><dd>$0.0040</dd>" in text
+    assert "<dt>To come</dt><dd>$0.004</dd>" in text
     assert "<dt>Time left</dt><dd>3 s</dd>" in text
     assert "256 / 256" in text
     assert "224 / 256" in text

@@ -14,7 +14,7 @@ from giornata.diffusion.adapter.lora import add_adapters
 from giornata.diffusion.base.models import load_base
 from giornata.diffusion.files.formats import write_diffusers
 from giornata.diffusion.files.lora_facts import facts_of
-from giornata.diffusion.shapes.model import copy_drawing_model
+from giornata.diffusion.shapes.shipped import copy_drawing_model
 from giornata.diffusion.tiny.drawings import BACKGROUNDS, SUBJECTS, draw_picture
 from giornata.protocol.specs import TrainSpec
 

@@ -8,8 +8,8 @@ from diffusers import EulerDiscreteScheduler
 from giornata.diffusion.base.models import BaseModel, load_base
 from giornata.diffusion.draws.randomness import normal
 from giornata.diffusion.encode.prompt_embeds import PromptEncoder
-from giornata.diffusion.shapes.model import WEIGHTS
 from giornata.diffusion.shapes.pictures import SIZE_PX
+from giornata.diffusion.shapes.shipped import WEIGHTS
 from giornata.protocol.specs import TrainSpec
 
 SEEDS, STEPS = 6, 12

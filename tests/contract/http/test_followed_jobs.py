@@ -2,21 +2,24 @@
 
 import asyncio
 import json
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from tests.contract.http.test_connection_quota import following, until
 from tests.contract.http.test_streams import submitted
 from tests.contract.http.test_wakeup import LONG_S, settled
 from tests.fixtures.rows_read import sent_statements
 from tests.fixtures.served import Served, serving
 
-from giornata.api.replies.followed_jobs import FollowedJobs, Follower, Positions
+from giornata.api.replies.followed_jobs import STEPS_TOLD_PER_S, FollowedJobs, Follower, Positions
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
 from giornata.control.access.authenticate import authenticate
 from giornata.control.jobs.reading.history_heads import HistoryPart, read_heads
+from giornata.store.schema import jobs
 
 STREAMS, LOOKS = 50, 5
 PATIENT = ApiSettings(stream_poll_s=0.02)
@@ -82,6 +85,42 @@ def test_stream_is_woken_alone_when(served: Served, what: str) -> None:
     async def scene() -> None:
         with ExitStack() as stack:
             await room.only_first_wakes(stack)
+
+    asyncio.run(scene())
+
+
+def test_stream_of_events_tells_that_its_job_is_at_another_step(served: Served) -> None:
+    headers = {"Accept": "text/event-stream", "Authorization": f"Bearer {served.keys.member}"}
+    url = f"{served.url}/v1/jobs/{submitted(served)}/events"
+    with served.http.stream("GET", url, headers=headers) as response:
+        lines = response.iter_lines()
+        with served.ctx.store.begin() as tx:
+            tx.connection.execute(sa.update(jobs).values(step=7))  # type: ignore[attr-defined]
+        assert ": step" in lines
+
+
+def test_new_steps_are_told_to_few_streams_at_a_time_and_each_has_its_turn(served: Served) -> None:
+    async def scene() -> None:
+        followed = FollowedJobs(served.ctx, Wakeup(threads=1), poll_s=1)
+        authenticated = authenticate(served.ctx, served.keys.member)
+        streams = [
+            Follower(job_id=f"job_{number}", caller=authenticated, positions=lambda: (), step=0)
+            for number in range(3 * STEPS_TOLD_PER_S)
+        ]
+        told = list[int]()
+        for second in range(1, 13):
+            heads = {(HistoryPart.STEP, f"job_{number}"): second for number in range(len(streams))}
+            for _ in range(4):  # looks
+                followed.tell_steps(streams, heads, now_s=float(second))
+            told += [number for number, each in enumerate(streams) if each.take_step()]
+        assert set(Counter(told).values()) == {4}
+        assert len(told) == 12 * STEPS_TOLD_PER_S
+        for later in (20.0, 21.0):
+            followed.tell_steps(streams, heads, now_s=later)
+        assert not any(each.is_elsewhere(heads) for each in streams)
+        assert sum(each.take_step() for each in streams) == 2 * STEPS_TOLD_PER_S, "the last ones know it already"
+        followed.tell_steps(streams, heads, now_s=30.0)
+        assert not any(each.take_step() for each in streams), "it is told once"
 
     asyncio.run(scene())
 

@@ -6,15 +6,28 @@ import signal
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import uvicorn
 from tests.fixtures.served import QUICK, Served, serving
 
 from giornata.api.app import create_app
-from giornata.api.server import HttpServer, _Server, listen, serve
+from giornata.api.server import LOOK_S, HttpServer, _Server, listen, serve
 
 LONG_S = 30.0
+
+
+class NotedLoop(asyncio.SelectorEventLoop):
+    """Notes how long it is asked to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits_s: list[float] = []
+
+    def call_later(self, delay: float, *more: Any, **named: Any) -> asyncio.TimerHandle:
+        self.waits_s.append(delay)
+        return super().call_later(delay, *more, **named)
 
 
 def long_claim(url: str, key: str, *, wait_s: float = LONG_S) -> httpx.Response:
@@ -43,6 +56,24 @@ def test_a_request_under_way_finishes(served: Served) -> None:
         go_on.set()
         assert reply.result().json() == "done"
         stopping.result()
+
+
+def test_a_request_that_outlasts_the_grace_is_cut_off(served: Served) -> None:
+    begun = threading.Event()
+    app = create_app(served.ctx, settings=QUICK)
+
+    @app.get("/endless")
+    async def endless() -> str:
+        begun.set()
+        return str(await asyncio.Event().wait())
+
+    server = HttpServer(app, listen("127.0.0.1", 0), grace_s=0)
+    server.start()
+    with ThreadPoolExecutor(1) as pool:
+        reply = pool.submit(httpx.get, f"{server.url}/endless", timeout=30)
+        assert begun.wait(20)
+        server.stop()
+        assert reply.result().status_code == 500
 
 
 def test_a_signal_drains_then_stops(tmp_path: Path) -> None:
@@ -102,3 +133,12 @@ def test_a_server_that_is_told_to_stop_looks_at_no_clock_first() -> None:
         return ended
 
     assert asyncio.run(ends_in_turns(20))
+
+
+def test_a_server_without_requests_stops_after_one_look() -> None:
+    loop = NotedLoop()
+    server = _Server(uvicorn.Config(None, log_config=None), on_shutdown=lambda: None)
+    server.servers = []
+    loop.run_until_complete(server.shutdown())
+    loop.close()
+    assert loop.waits_s == [LOOK_S]

@@ -97,6 +97,13 @@ AUDIT_WEIGHTS = {
 ACTIONS = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
 PICTURE_WEIGHTS = {
     "place_order": 8,
+    "place_grid": 2,
+    "place_annotations": 2,
+    "place_by_annotations": 5,
+    "claim_annotations": 8,
+    "claim_by_models": 5,
+    "annotate": 10,
+    "collect_annotations": 3,
     "cancel_order": 2,
     "delete_order": 3,
     "retain": 2,

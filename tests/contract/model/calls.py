@@ -29,6 +29,8 @@ from giornata.protocol.uploads import UploadTicket
 # What may be answered to somebody; all else is a fault of the rig.
 REFUSALS = (BlobMissing, Conflict, NotFound, IdempotencyMismatch, OverBudget)
 DIED = Died()
+MOST_LEASES = 4
+"""Of a node here, which has one place."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,6 +53,8 @@ class HeldPictures:
     attempt_id: str
     place: NodePlace
     pictures: tuple[LeasedPicture, ...]
+    wanted_annotations: tuple[str, ...] = ()
+    only_annotates: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,6 +91,9 @@ class Actors:
     picture_requests: list[tuple[NodePlace, str, int]] = field(default_factory=list)
     picture_leases: list[HeldPictures] = field(default_factory=list)
     jobs: list[tuple[str, str]] = field(default_factory=list)  # id, project
+    ending: list[str] = field(default_factory=list)  # ids of jobs of the project ENDING, which are not among the jobs
+    pins: list[str] = field(default_factory=list)  # of that project: what somebody was told is pinned
+    focus: str | None = None  # the job of that project that most of them care for just now
     calls: list[Callable[[], Any]] = field(default_factory=list)
     incarnations: dict[int, int] = field(default_factory=dict)
     muted_until: dict[int, int] = field(default_factory=dict)  # place → the actors's operation number
@@ -110,6 +117,11 @@ class CheckedCalls:
     @property
     def ctx(self) -> Any:
         return self.rig.ctx
+
+    def is_full(self, node_id: str) -> bool:
+        """Whether the node holds as many leases as it may; of no node while others are at work."""
+        held = [it for it in self.checker.now.attempts if it.node_id == node_id] if self.exact else []
+        return sum(it.ended_at_ms is None and not it.lapsed for it in held) >= MOST_LEASES
 
     def call(self, action: Callable[[], Any], *, again: bool = False, lasting: bool = False, several: int = 1) -> Any:
         """What it returned, the refusal that it raised, or DIED.

@@ -59,7 +59,7 @@ class ClaimActions(NodeActions):
             request_id=request_id, node=node, kinds=place.kinds, held_models=held_models, joint_key=joint_key
         )
         earlier = self._of_request(node.node_id, request_id)
-        due = self._first_of_queue(place, held_models, joint_key)
+        due = None if self.is_full(node.node_id) else self._first_of_queue(place, held_models, joint_key)
         reply = self.call(lambda: claim_once(self.ctx, place.caller, claim), again=again)
         if reply is DIED:
             return

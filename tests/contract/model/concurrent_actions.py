@@ -9,8 +9,9 @@ from tests.contract.model.beside import JOINT_KEYS, Beside
 from tests.contract.model.calls import DIED, TrackedLease
 from tests.contract.model.claim_actions import KEYS
 from tests.contract.model.end_actions import EndActions
+from tests.contract.model.end_at_once import EndAtOnce
 from tests.contract.model.model_rig import PLACES, NodePlace, Row
-from tests.contract.model.picture_actions import PictureActions
+from tests.contract.model.order_kind_actions import OrderKindActions
 from tests.contract.model.quota_actions import QuotaActions
 from tests.contract.model.standing import Key, Standing
 from tests.contract.model.sweep_actions import SweepActions
@@ -24,7 +25,7 @@ from giornata.protocol.node.work import Claim, Heartbeat
 T = TypeVar("T")
 
 
-class Everything(Beside, AuditActions, EndActions, QuotaActions, SweepActions, PictureActions):
+class Everything(Beside, AuditActions, EndActions, EndAtOnce, QuotaActions, SweepActions, OrderKindActions):
     """All that a schedule is made of."""
 
     def claim_together(self, a: int, b: int) -> None:
@@ -83,7 +84,7 @@ class Everything(Beside, AuditActions, EndActions, QuotaActions, SweepActions, P
         Who was refused a kind for the sake of one that then did not begin it comes once more, behind all others.
         """
         given: dict[int, Row] = {}
-        left = list(range(len(asks)))
+        left = [n for n, (_, claim) in enumerate(asks) if not self.is_full(claim.node.node_id)]
         while left and self.exact:
             begun = Counter(self._of_machine(asks, given))
             standing = Standing(self.rig, self.checker.now, begun=begun)

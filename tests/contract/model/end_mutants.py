@@ -81,4 +81,65 @@ END_MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        name="bytes go although a row came to name them since the look",
+        way="threads",
+        patches=(
+            Mutation(
+                file="control/end_of_life/remove_bytes.py",
+                old=(
+                    "        with ctx.store.begin() as tx:\n"
+                    "            blobs = tx.deletions.take_blobs(project_id, sha256s=sha256s, "
+                    "asked_before_ms=asked_before_ms)\n"
+                    "        freed += _delete_each(ctx, blobs)\n"
+                ),
+                new=(
+                    "        def take():\n"
+                    "            with ctx.store.begin() as tx:\n"
+                    "                yield tx.deletions.take_blobs(project_id, sha256s=sha256s, "
+                    "asked_before_ms=asked_before_ms)\n"
+                    "                raise LookupError\n\n"
+                    "        try:\n"
+                    "            for blobs in take():\n"
+                    "                pass\n"
+                    "        except LookupError:\n"
+                    "            pass\n"
+                    "        freed += _delete_each(ctx, blobs)\n"
+                    "        with ctx.store.begin() as tx:\n"
+                    "            tx.deletions.take_blobs(project_id, sha256s=sha256s, "
+                    "asked_before_ms=asked_before_ms)\n"
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        name="retention deletes the checkpoints that it has read, pinned since or not",
+        way="threads",
+        patches=(
+            Mutation(
+                file="store/end_of_life/retention.py",
+                old='        rows = self._connection.execute(statement, {**values, "most": limit}).all()\n',
+                new=(
+                    "        if kept is KeptClass.CHECKPOINTS:\n"
+                    "            key = (checkpoints.c.job_id, checkpoints.c.step)\n"
+                    "            query = sa.select(*key).where(_of_aged_jobs(CLASSES[kept]))\n"
+                    "            read = self._connection.execute(query, values).all()\n"
+                    "            these = sa.tuple_(*key).in_([tuple(row) for row in read])\n"
+                    "            statement = sa.delete(checkpoints).where(these).returning(checkpoints.c.sha256)\n"
+                    '        rows = self._connection.execute(statement, {**values, "most": limit}).all()\n'
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        name="a checkpoint is pinned while its job is being deleted, or its row pruned",
+        way="threads",
+        patches=(
+            Mutation(
+                file="store/end_of_life/pins.py",
+                old="        if pin.step is not None and not self._lock_job(pin.target_id, project_id):\n",
+                new="        if False:\n",
+            ),
+        ),
+    ),
 )

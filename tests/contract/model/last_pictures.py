@@ -8,16 +8,21 @@ from tests.contract.model.invariants import InvariantChecker
 from tests.contract.model.model_rig import ModelRig, NodePlace
 
 from giornata.control.attempts.claiming.claim import claim_once
+from giornata.control.attempts.ending.complete import complete
 from giornata.control.attempts.ending.lapse import lapse_leases
 from giornata.control.attempts.ending.reported_ends import fail
 from giornata.control.attempts.record_pictures import record_results
 from giornata.control.jobs.stop_job import expire_deadlines
+from giornata.control.pictures.await_annotations import keep_annotation
 from giornata.control.pictures.settle_order import settle_orders
+from giornata.control.storage.uploads import request_attempt_uploads
 from giornata.domain.generation.picture import OPEN, ORDER_KINDS, picture_key
 from giornata.domain.jobs.job import TERMINAL
 from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.generation.annotators import ANNOTATION_ENTRY
 from giornata.protocol.node.pictures import DrawnPicture, LeasedPicture, PictureLease, PictureResults
-from giornata.protocol.node.work import Claim, FailAttempt
+from giornata.protocol.node.work import Claim, CommitCache, CompleteAttempt, FailAttempt
+from giornata.protocol.uploads import FileToUpload, UploadRequest
 
 HOUR_MS = 3_600_000
 ROUNDS = 6
@@ -56,8 +61,15 @@ def _crashes(order_id: str, number: int) -> bool:
 
 
 def _claim(rig: ModelRig, number: int) -> PictureLease | None:
-    place = NodePlace(number=10_000 + number, machine=f"drawing-{number}", kinds=("generate",))
-    claim = Claim(request_id=f"drawing-request-{number}", node=place.process(0), kinds=place.kinds, max_pictures=8)
+    """Claim for a fresh node. Every second one says that it holds nothing, and so may be told to wait for others."""
+    place = NodePlace(number=10_000 + number, machine=f"drawing-{number}", kinds=("generate", "preprocess"))
+    claim = Claim(
+        request_id=f"drawing-request-{number}",
+        node=place.process(0),
+        kinds=place.kinds,
+        max_pictures=8,
+        held_version=0 if number % 2 else None,
+    )
     return claim_once(rig.ctx, place.caller, claim).picture_lease
 
 
@@ -65,9 +77,24 @@ def _draw(rig: ModelRig, lease: PictureLease) -> None:
     if any(_crashes(each.order_id, each.number) for each in lease.pictures):
         fail(rig.ctx, lease.attempt_id, FailAttempt(reason=Reason.CRASHED, message="died"))
         return
+    if lease.only_annotates:
+        _annotate(rig, lease)
+        return
     drawn = tuple(_drawn(rig, lease, each) for each in lease.pictures)
     reply = record_results(rig.ctx, lease.attempt_id, PictureResults(drawn=drawn, complete=True))
     assert len(reply.accepted) == len(drawn), f"{reply} to {drawn}"
+
+
+def _annotate(rig: ModelRig, lease: PictureLease) -> None:
+    for key in lease.wanted_annotations:
+        data = f"the last of {key}".encode()
+        file = FileToUpload(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
+        (ticket,) = request_attempt_uploads(rig.ctx, lease.attempt_id, UploadRequest(files=(file,))).items
+        if ticket.put is not None:
+            rig.blobs.put(ticket.put.url.removeprefix("memory:///"), data)
+        commit = CommitCache(upload_id=ticket.upload_id, sha256=file.sha256, size_bytes=file.size_bytes)
+        keep_annotation(rig.ctx, lease.attempt_id, ANNOTATION_ENTRY + key, commit)
+    complete(rig.ctx, lease.attempt_id, CompleteAttempt(step=0))
 
 
 def _drawn(rig: ModelRig, lease: PictureLease, picture: LeasedPicture) -> DrawnPicture:

@@ -32,6 +32,8 @@ from giornata.store import schema
 from giornata.store.database.database import Database
 
 PROJECTS = (ROOT_PROJECT, "ann", "bob")
+ENDING = "eve"
+"""The project in which things come to the end of their life while threads are at work."""
 KINDS = ("train", "x-own")
 TAKEN = (*KINDS, AUDIT_KIND)  # by the operator's nodes
 NEVER_TRIED = ORDER_KINDS | {SWEEP_KIND}  # jobs that no node has as such
@@ -126,6 +128,25 @@ class ModelRig:
             for name in PROJECTS[1:]:
                 tx.projects.add(ProjectRecord(id=name, name=name, created_at_ms=self.clock.now_ms()))
         self.datasets = {name: self.new_dataset(name) for name in PROJECTS}
+
+    def open_ending(self) -> None:
+        """Make the project ENDING, with a dataset."""
+        with self.store.begin() as tx:
+            tx.projects.add(ProjectRecord(id=ENDING, name=ENDING, created_at_ms=self.clock.now_ms()))
+        self.ending_datasets = [self.new_ending_dataset(0)]
+        self.datasets[ENDING] = self.ending_datasets[0]
+
+    def new_ending_dataset(self, number: int) -> str:
+        """The id of a dataset of two pictures, one of which the others have as well.
+
+        Raises InvalidInput when somebody deletes them meanwhile.
+        """
+        pictures = (b"a picture", f"picture {number}".encode())
+        items = [
+            DatasetItem(sha256=have(self.ctx, owner(ENDING), data), name=f"{n}.png")
+            for n, data in enumerate(pictures)
+        ]
+        return create_dataset(self.ctx, owner(ENDING), CreateDataset(items=tuple(items))).id
 
     def ceilings(self) -> dict[str, int]:
         """How many jobs each project may run that has such a limit, as the table says."""

@@ -18,3 +18,5 @@ class Mutant:
 
     name: str
     patches: tuple[Mutation, ...]
+    way: str = "sqlite"
+    """Of the soak; `threads` for a bug that nobody meets who is alone."""

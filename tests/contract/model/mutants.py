@@ -16,6 +16,7 @@ from pathlib import Path
 from tests.contract.model.audit_mutants import AUDIT_MUTANTS
 from tests.contract.model.end_mutants import END_MUTANTS
 from tests.contract.model.mutant import Mutant, Mutation
+from tests.contract.model.order_kind_mutants import ORDER_KIND_MUTANTS
 from tests.contract.model.picture_mutants import PICTURE_MUTANTS
 from tests.contract.model.sweep_mutants import SWEEP_MUTANTS
 
@@ -68,6 +69,16 @@ MUTANTS = (
                 file="control/quotas/ceilings.py",
                 old="    limits = ceilings(tx, ctx, at_ms=at_ms)\n    running = tx.quotas.running() if",
                 new="    limits: Mapping[str, int] = {}\n    running = tx.quotas.running() if",
+            ),
+        ),
+    ),
+    Mutant(
+        name="a node may hold any number of leases",
+        patches=(
+            Mutation(
+                file="control/attempts/claiming/claim.py",
+                old="before.leases >= most_leases(places) else None",
+                new="before.leases < 0 else None",
             ),
         ),
     ),
@@ -329,6 +340,7 @@ MUTANTS = (
         ),
     ),
     *PICTURE_MUTANTS,
+    *ORDER_KIND_MUTANTS,
     *END_MUTANTS,
     *SWEEP_MUTANTS,
     *AUDIT_MUTANTS,
@@ -344,11 +356,12 @@ def main() -> int:
     asked = arguments.parse_args()
     chosen = [mutant for mutant in MUTANTS if asked.only in mutant.name]
     with tempfile.TemporaryDirectory(prefix="giornata-mutants-") as folder:
-        sound = run(Path(folder), (), ops=asked.ops, seed=asked.seed)
-        say(f"{'passes' if sound.returncode == 0 else 'FAILS ':6}  the source as it is")
-        if sound.returncode != 0:
-            say(sound.stdout + sound.stderr)
-            return 1
+        for way in sorted({mutant.way for mutant in chosen}):
+            sound = run(Path(folder), (), way=way, ops=asked.ops, seed=asked.seed)
+            say(f"{'passes' if sound.returncode == 0 else 'FAILS ':6}  the source as it is, {way}")
+            if sound.returncode != 0:
+                say(sound.stdout + sound.stderr)
+                return 1
         survivors = [mutant.name for mutant in chosen if not found(Path(folder), mutant, asked.ops, asked.seed)]
     say(f"{len(chosen) - len(survivors)} of {len(chosen)} found")
     return 1 if survivors else 0
@@ -356,7 +369,7 @@ def main() -> int:
 
 def found(folder: Path, mutant: Mutant, ops: int, seed: int) -> bool:
     """Whether the model breaks on it, by an invariant and by nothing else."""
-    ended = run(folder, mutant.patches, ops=ops, seed=seed)
+    ended = run(folder, mutant.patches, way=mutant.way, ops=ops, seed=seed)
     is_found = ended.returncode == 1 and "AssertionError" in ended.stdout
     said = next((line for line in ended.stdout.splitlines() if line.startswith("AssertionError")), "")
     say(f"{'found' if is_found else 'MISSED':6}  {mutant.name}, {_took(ended.stdout)}: {said[:140]}")
@@ -374,14 +387,16 @@ def _took(stdout: str) -> str:
         return "which did not come to an end"
 
 
-def run(folder: Path, patches: tuple[Mutation, ...], *, ops: int, seed: int) -> "subprocess.CompletedProcess[str]":
-    """The model, on SQLite, with a patched copy of the source in front of any installed one."""
+def run(
+    folder: Path, patches: tuple[Mutation, ...], *, way: str, ops: int, seed: int
+) -> "subprocess.CompletedProcess[str]":
+    """The model, with a patched copy of the source in front of any installed one."""
     source = folder / "src"
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for patch in patches:
         plant(source / "giornata" / patch.file, patch)
-    command = [sys.executable, "-m", "tests.contract.model.soak", "--on", "sqlite", "--as-is"]
+    command = [sys.executable, "-m", "tests.contract.model.soak", "--on", way, "--as-is"]
     command += ["--ops", str(ops), "--seed", str(seed)]
     paths = os.pathsep.join([str(source), str(ROOT)])
     return subprocess.run(

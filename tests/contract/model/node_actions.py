@@ -143,14 +143,17 @@ class NodeActions(CheckedCalls):
         if held := self.some(a, b):
             name = f"{a % 3}.safetensors"
             data = f"{held.job_id} {name}{held.attempt_id if b >= 40 else ''}".encode()
-            upload_id = self._sent(held, data)
-            if upload_id is DIED:
-                return
-            commit = CommitArtifact(name=name, upload_id=upload_id, **named(data))
-            outcome = self.write(held, lambda: commit_artifact(self.ctx, held.attempt_id, commit), again=b % 2 == 0)
-            if outcome is not None and outcome is not DIED and not isinstance(outcome, GiornataError):
-                held.artifacts.add(name)
-            self._stands(held, data, upload_id, outcome)
+            self._artifact_of(held, name, data, again=b % 2 == 0)
+
+    def _artifact_of(self, held: TrackedLease, name: str, data: bytes, *, again: bool = False) -> None:
+        upload_id = self._sent(held, data)
+        if upload_id is DIED:
+            return
+        commit = CommitArtifact(name=name, upload_id=upload_id, **named(data))
+        outcome = self.write(held, lambda: commit_artifact(self.ctx, held.attempt_id, commit), again=again)
+        if outcome is not None and outcome is not DIED and not isinstance(outcome, GiornataError):
+            held.artifacts.add(name)
+        self._stands(held, data, upload_id, outcome)
 
     def cache(self, a: int, b: int) -> None:
         if held := self.some(a, b):

@@ -5,6 +5,7 @@ Nodes that draw are others than those that take jobs; two of them share a machin
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 from tests.contract.model.calls import DIED, CheckedCalls, HeldPictures
 from tests.contract.model.model_rig import PROJECTS, NodePlace, Row, owner
@@ -21,8 +22,10 @@ from giornata.control.pictures.picture_uploads import picture_uploads
 from giornata.control.pictures.settle_order import settle_orders
 from giornata.control.projects.set_budget import change_job
 from giornata.domain.errors import BlobMissing, GiornataError, LeaseLost, OverBudget
-from giornata.domain.generation.picture import picture_key
+from giornata.domain.generation.picture import OPEN, picture_key
 from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.generation.annotators import annotation_key
+from giornata.protocol.generation.preprocess import annotator_base_key
 from giornata.protocol.jobs import ChangeJob, SubmitJob
 from giornata.protocol.node.pictures import (
     DrawnPicture,
@@ -44,6 +47,8 @@ PLACES_THAT_DRAW = (
     NodePlace(number=13, machine="machine-5", kinds=("generate",)),
     NodePlace(number=14, machine="machine-3@ann", project="ann", kinds=("generate",)),
 )
+BY_MODEL = ("depth", "pose")
+BASES_BY_MODEL = {annotator_base_key(name) for name in BY_MODEL}
 MOST = (1, 2, 4, 8)
 BUDGETS = (None, None, 1, 500, 50_000)  # micro-dollars
 CAUSES = (Reason.CRASHED, Reason.NODE_DISK, Reason.NODE_TOO_SMALL, Reason.BAD_SPEC)
@@ -102,19 +107,27 @@ class PictureActions(CheckedCalls):
             asked = self.actors.picture_requests[-1 - a % min(len(self.actors.picture_requests), 1 + b)]
             self._ask_for_pictures(*asked, lost=False, again=False)
 
-    def _ask_for_pictures(self, place: NodePlace, request_id: str, most: int, *, lost: bool, again: bool) -> None:
-        claim = Claim(
-            request_id=request_id, node=place.process(0), kinds=place.kinds, max_pictures=most, held_models=()
-        )
+    def _ask_for_pictures(
+        self, place: NodePlace, request_id: str, most: int, *, lost: bool, again: bool, **said: Any
+    ) -> None:
+        claim = Claim(request_id=request_id, node=place.process(0), kinds=place.kinds, max_pictures=most, **said)
         before, leases = self._rows(), set(self.checker.attempts) if self.exact else set()
+        is_full = self.is_full(claim.node.node_id)
         reply = self.call(lambda: claim_once(self.ctx, place.caller, claim), again=again)
         if reply is DIED or reply.picture_lease is None:
             return
         lease = reply.picture_lease
         if self.exact and lease.attempt_id not in leases:
+            assert not is_full, f"{claim.node.node_id} holds as many leases as it may"
             self._check_fresh(place, lease, most, before)
         if lease.pictures and not lost:
-            held = HeldPictures(attempt_id=lease.attempt_id, place=place, pictures=lease.pictures)
+            held = HeldPictures(
+                attempt_id=lease.attempt_id,
+                place=place,
+                pictures=lease.pictures,
+                wanted_annotations=lease.wanted_annotations,
+                only_annotates=lease.only_annotates,
+            )
             self.actors.picture_leases.append(held)
 
     def _check_fresh(self, place: NodePlace, lease: PictureLease, most: int, before: dict[Key, Row]) -> None:
@@ -123,10 +136,25 @@ class PictureActions(CheckedCalls):
         assert len(rows) <= min(most, *(row.together for row in rows)), f"{lease} has too many of {rows}"
         assert len({row.batch_key for row in rows}) == 1, rows
         assert all(place.project in {ROOT_PROJECT, row.project_id} for row in rows), rows
+        self._check_annotations(place, lease, rows)
         since_ms = self.rig.clock.now_ms() - FAILED_AGAIN_MS
         failures = [row for row in self.checker.now.picture_failures if row.at_ms >= since_ms]
         failed_here = {(row.order_id, row.number) for row in failures if row.machine_id == place.machine}
         assert failed_here.isdisjoint(map(_key, lease.pictures)), f"{lease} went to where it has just failed"
+
+    def _check_annotations(self, place: NodePlace, lease: PictureLease, rows: list[Row]) -> None:
+        """A picture is drawn where nodes draw, and once its project keeps what a model makes of its control pictures;
+        until then it goes to nodes that annotate."""
+        kept = {(row.project_id, row.key) for row in self.checker.look().caches}
+        for each, row in zip(lease.pictures, rows, strict=True):
+            runs_a_model = each.params.get("annotator") in BY_MODEL
+            kind = "preprocess" if runs_a_model else "generate"
+            assert kind in place.kinds, f"{row} went to a node for {place.kinds}"
+            assert lease.only_annotates is (runs_a_model and row.batch_key != row.base_key), f"{lease} of {row}"
+            for use in each.params.get("controlnets", ()):
+                if use["annotator"] in BY_MODEL:
+                    key = annotation_key(use["image"], use["annotator"], use["annotator_params"])
+                    assert (row.project_id, f"annotation:{key}") in kept, f"{row} is drawn before its annotation"
 
     # ---- results
 
@@ -194,6 +222,9 @@ class PictureActions(CheckedCalls):
                 assert _key(each) not in accepted, f"{outcome} of {results}, and the picture is gone"
                 continue
             row, was = now[_key(each)], before[_key(each)]
+            if was.state == "leased" and was.base_key in BASES_BY_MODEL and was.batch_key != was.base_key:
+                assert row.state in OPEN, f"{row} waited for its annotation, and {results} ended it"
+                continue
             stands = (row.state, row.lease, row.sha256) == ("succeeded", held.attempt_id, each.sha256)
             assert stands is (_key(each) in accepted), f"{outcome} of {results}: {row}"
             had = was.state == "leased" and was.lease == held.attempt_id

@@ -25,6 +25,7 @@ class PictureWitness:
     def __init__(self, rig: ModelRig) -> None:
         self._rig = rig
         self._ended: dict[Key, Row] = {}
+        self._pinned: set[str] = set()  # orders, at the last look; retention may have come before a pin since
         self._prices: dict[tuple[str, int], Any] = {}
 
     def check(self, seen: RowSnapshot) -> None:
@@ -48,6 +49,7 @@ class PictureWitness:
         for row in pictures:
             self._check_picture(row, leases, bills)
         self._check_ended(pictures, jobs)
+        self._pinned = {id_ for id_, row in jobs.items() if row.pinned}
         held: dict[str, list[Row]] = defaultdict(list)
         for row in pictures:
             if row.state == "leased":
@@ -107,7 +109,7 @@ class PictureWitness:
 
     def _may_lose(self, order: Row) -> bool:
         """Whether the order ended before the day for which its project keeps pictures, and nobody pinned it."""
-        if order.state not in TERMINAL or order.pinned or order.project_id not in self._rig.retained:
+        if order.state not in TERMINAL or order.id in self._pinned or order.project_id not in self._rig.retained:
             return False
         return self._rig.is_set_back or order.ended_at_ms < self._rig.clock.now_ms() - DAY_MS
 

@@ -10,8 +10,8 @@ PICTURE_MUTANTS = (
         patches=(
             Mutation(
                 file=RESULTS,
-                old="outcomes = [each for each in given.outcomes if each.key in had]",
-                new="outcomes = list(given.outcomes)",
+                old="outcomes = [each for each in given.outcomes if each.key in had and each.key not in undrawn]",
+                new="outcomes = [each for each in given.outcomes if each.key not in undrawn]",
             ),
             Mutation(
                 file=RESULTS,

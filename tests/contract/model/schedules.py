@@ -9,6 +9,7 @@ from tests.contract.model.actions import ACTIONS, AUDIT_ACTIONS, DAY_S, PICTURE_
 from tests.contract.model.audit_actions import give_up_audits
 from tests.contract.model.calls import Actors
 from tests.contract.model.concurrent_actions import Everything
+from tests.contract.model.end_at_once import ACTIONS_THERE, check_gone, check_pins, focus_of
 from tests.contract.model.invariants import REFERRERS, InvariantChecker
 from tests.contract.model.last_pictures import draw_the_rest
 from tests.contract.model.liveness import BANNING, LivingNodes
@@ -41,6 +42,16 @@ NUMBERS = 64
 def draw(dice: random.Random, count: int) -> list[Step]:
     """A schedule by chance. Every third one is mostly about pictures, every sixth about audits."""
     actions = (PICTURE_ACTIONS, PICTURE_ACTIONS, AUDIT_ACTIONS, ACTIONS, ACTIONS, ACTIONS)[dice.randrange(6)]
+    return _steps(dice, actions, count)
+
+
+def draw_at_once(dice: random.Random, count: int) -> list[Step]:
+    """What one thread does. Every third is mostly about the end of life, every sixth about pictures or audits."""
+    actions = (PICTURE_ACTIONS, AUDIT_ACTIONS, ACTIONS_THERE, ACTIONS_THERE, ACTIONS, ACTIONS)[dice.randrange(6)]
+    return _steps(dice, actions, count)
+
+
+def _steps(dice: random.Random, actions: Sequence[str], count: int) -> list[Step]:
     return [(dice.choice(actions), dice.randrange(NUMBERS), dice.randrange(NUMBERS)) for _ in range(count)]
 
 
@@ -66,22 +77,26 @@ def play(rig: ModelRig, steps: Sequence[Step]) -> Actors:
 def play_at_once(rig: ModelRig, dice: random.Random, rounds: int) -> Actors:
     """Threads that know of each other's leases do as they like; everything is looked at when all of them rest."""
     rig.reset()
-    actors, checker = Actors(), InvariantChecker(rig)
+    rig.open_ending()
+    actors, checker = Actors(), InvariantChecker(rig, at_once=True)
     checker.look()
     threads = [Everything(rig, actors, checker, exact=False) for _ in range(THREADS)]
     threads[0].submit(0, 2)
     for _ in range(rounds):
-        plans = [draw(dice, STEPS_BETWEEN_QUIET) for _ in threads]
+        actors.focus = focus_of(checker.now, dice)
+        plans = [draw_at_once(dice, STEPS_BETWEEN_QUIET) for _ in threads]
         jobs = [
             lambda actions=actions, plan=plan: [actions.do(step) for step in plan]
             for actions, plan in zip(threads, plans, strict=True)
         ]  # type: ignore[misc]
         at_once(jobs)
-        checker.look(whole=True)
+        check_pins(checker.look(whole=True), actors.pins)
     if dice.getrandbits(1):
         live_on(rig, checker, actors, failing=dice.choice([None, *BANNING]))
     else:
         finish(rig, checker, actors, silent=bool(dice.getrandbits(1)))
+    check_pins(checker.now, actors.pins)
+    check_gone(checker.now)
     return actors
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.contract.model.calls import DIED, Submitted
 from tests.contract.model.claim_actions import MODELS, ClaimActions
-from tests.contract.model.model_rig import PROJECTS, owner
+from tests.contract.model.model_rig import ENDING, PROJECTS, owner
 from tests.contract.model.node_actions import named
 from tests.contract.model.shares import cost_of_job
 
@@ -208,6 +208,7 @@ class UserActions(ClaimActions):
         with self.rig.store.read() as tx:
             rows = tx.connection.execute(schema.jobs.select()).all()
         for row in rows:
-            if row.id not in known and row.deleted_at_ms is None and row.kind not in {SWEEP_KIND, AUDIT_KIND}:
+            asked_for = row.kind not in {SWEEP_KIND, AUDIT_KIND} and row.project_id != ENDING
+            if row.id not in known and row.deleted_at_ms is None and asked_for:
                 of_its_kind = self.actors.orders if row.kind in ORDER_KINDS else self.actors.jobs
                 of_its_kind.append((row.id, row.project_id))

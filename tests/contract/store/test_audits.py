@@ -20,6 +20,7 @@ from giornata.control.context import Context
 from giornata.control.jobs.retry import retry
 from giornata.control.jobs.stop_job import expire_deadlines
 from giornata.control.memory.process_cache import REFUTATIONS_MS, ProcessCache
+from giornata.control.ports.user_queries.records import OrderFile
 from giornata.control.storage.collect import collect
 from giornata.domain.errors import IllegalTransition
 from giornata.domain.jobs.audits import AuditPolicy
@@ -599,3 +600,24 @@ def test_retry_of_an_audit_by_the_owner_of_the_audited_job_is_refused(rig: Store
     with pytest.raises(IllegalTransition, match="an audit cannot be retried"):
         retry(rig.ctx, ANN, audit["id"])
     assert len(rig.rows(schema.jobs, kind=AUDIT_KIND)) == 1
+
+
+def test_base_of_a_job_that_has_ended_stays_for_each_run_of_its_audit(rig: StoreRig) -> None:
+    base = rig.add_blob(b"weights", project_id="ann")
+    rig.clock.advance_s(8 * 86_400)
+    job_id = rig.add_job(spec=SPEC | {"pretrained_model_sha256": base.sha256}, project_id="ann")
+    with rig.store.begin() as tx:
+        tx.submission.add_order_files(job_id, [OrderFile(role="model:1", project_id="ann", sha256=base.sha256)])
+    training = rig.lease(machine(rig, 1), kinds=KINDS)
+    commit(rig, training, 4)
+    complete(rig.ctx, training.attempt_id, CompleteAttempt(step=12))
+    collect(rig.ctx)
+    for content in ("another", "sound 4"):
+        waits(rig, 2, 3)
+        settle(rig)
+        _, run = taken(rig, 2, 3)
+        assert [each.download.sha256 for each in run.files] == [base.sha256]
+        finish(rig, run, content)
+        settle(rig)
+        collect(rig.ctx)
+    assert rig.rows(schema.blobs, sha256=base.sha256) == []

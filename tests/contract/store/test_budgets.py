@@ -4,6 +4,7 @@ import dataclasses
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -314,6 +315,28 @@ def test_project_spending_adds_up_old_attempts_once(rig: StoreRig) -> None:
     fresh = dataclasses.replace(rig.ctx, memory=type(rig.ctx.memory)())
     again = set_project_budget(fresh, ROOT, ROOT_PROJECT, SetBudget(budget_micro_usd=1))
     assert again.spent_micro_usd == 5 * 80 * PER_S, "a server that remembers nothing finds the same"
+
+
+def test_project_spending_is_one_row_however_many_attempts_live(rig: StoreRig) -> None:
+    for _ in range(12):
+        rig.add_job()
+    leases = [rig.lease(node) for node in range(1, 13)]
+    rig.clock.advance_s(10)
+    for lease in leases:
+        beat(rig, lease)
+    rows: list[int] = []
+
+    def note(_c: object, cursor: Any, *_rest: object) -> None:
+        rows.append(cursor.rowcount)
+
+    sa.event.listen(sa.Engine, "after_cursor_execute", note)
+    try:
+        with rig.ctx.store.read() as tx:
+            spent = [tx.spending.unsettled(each, since_ms=10**15, month_ms=0) for each in (ROOT_PROJECT, None)]
+    finally:
+        sa.event.remove(sa.Engine, "after_cursor_execute", note)
+    assert [each.total_micro_usd for each in spent] == [12 * 10 * PER_S] * 2
+    assert max(rows) == {"sqlite": -1, "postgresql": 1}[rig.store.dialect_name]  # SQLite does not count them
 
 
 def test_a_beat_of_a_job_without_a_budget_asks_no_more_than_before(rig: StoreRig) -> None:

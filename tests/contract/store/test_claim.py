@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from tests.fixtures.store_rig import PRICE, StoreRig
 
 from giornata.control.access.authenticate import verify
+from giornata.control.attempts.ending.complete import complete
 from giornata.control.attempts.ending.lapse import lapse_leases
 from giornata.control.attempts.ending.reported_ends import fail
 from giornata.control.attempts.heartbeat import heartbeat
@@ -15,7 +16,7 @@ from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.domain.errors import Conflict, Forbidden, Unauthenticated
 from giornata.domain.jobs.reasons import Reason
-from giornata.protocol.node.work import FailAttempt, Heartbeat
+from giornata.protocol.node.work import CompleteAttempt, FailAttempt, Heartbeat
 from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 from giornata.store import schema
 
@@ -85,7 +86,7 @@ def test_d1_of_concurrent_claims_each_job_is_had_exactly_once(rig: StoreRig) -> 
         start.wait()
         try:
             while True:
-                reply = rig.claim(number)
+                reply = rig.claim(rig.node(number, places=40))
                 if reply.lease is not None:
                     got.append(reply.lease.job_id)
                 elif not rig.rows(schema.jobs, state="queued"):
@@ -273,6 +274,42 @@ def test_a_draining_node_gets_no_more_work(rig: StoreRig) -> None:
         reply = rig.claim(1)
         assert (reply.lease, reply.reason, reply.drain) == (None, "draining", True)
     assert rig.job(job_id)["state"] == "queued"
+
+
+@pytest.mark.parametrize("places", [1, 4])
+def test_a_node_that_holds_as_many_leases_as_it_may_gets_none_before_one_ends(rig: StoreRig, places: int) -> None:
+    most = places + 3
+    jobs = [rig.add_job() for _ in range(most + 2)]
+    node = rig.node(1, places=places)
+    leases = [rig.lease(node) for _ in range(most)]
+    for seconds in (0, 20):  # told from what was read, and from what was written
+        rig.clock.advance_s(seconds)
+        reply = rig.claim(node)
+        assert (reply.lease, reply.reason) == (None, "leases-held")
+        assert f"({most} with --places {places})" in (reply.detail or "")
+    assert [rig.job(job_id)["state"] for job_id in jobs[most:]] == ["queued", "queued"]
+    assert rig.lease(2).job_id == jobs[most]
+    complete(rig.ctx, leases[0].attempt_id, CompleteAttempt(step=1))
+    assert rig.lease(node).job_id == jobs[most + 1]
+
+
+def test_a_node_that_holds_as_many_leases_as_it_may_gets_a_lost_reply_again(rig: StoreRig) -> None:
+    for _ in range(5):
+        rig.add_job()
+    leases = {f"request-{number}": rig.lease(1, request_id=f"request-{number}") for number in range(4)}
+    assert rig.claim(1).reason == "leases-held"
+    again = {request_id: rig.lease(1, request_id=request_id) for request_id in leases}
+    assert [it.attempt_id for it in again.values()] == [it.attempt_id for it in leases.values()]
+
+
+def test_leases_that_ran_out_keep_a_node_from_nothing(rig: StoreRig) -> None:
+    for _ in range(4):
+        rig.add_job()
+        rig.lease(1)
+    rig.clock.advance_s(100)
+    lapse_leases(rig.ctx)
+    rig.add_job(priority=9)
+    assert rig.claim(1).lease is not None
 
 
 def test_d35_a_node_of_a_project_works_for_that_project_only(rig: StoreRig) -> None:

@@ -76,7 +76,7 @@ def test_the_forecast_comes_true_on_a_fleet_that_keeps_its_pace(rig: Context) ->
     job, _ = submit(rig, ANN, asked(rig), None)
     assert known.expected_start_at is not None
     assert known.expected_start_at == instant(run_fleet(rig, job.id))
-    assert "2 places on 2 nodes" in known.expectation
+    assert "places: 2, nodes: 2" in known.expectation
 
 
 def test_running_jobs_are_waited_for_at_their_own_pace(rig: Context) -> None:

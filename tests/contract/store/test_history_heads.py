@@ -10,15 +10,16 @@ from tests.fixtures.rows_read import rows_read, sent_statements
 from tests.fixtures.store_rig import StoreRig
 from tests.fixtures.users import ANN, BOB, claim, move_in, new_job
 
+from giornata.control.attempts.heartbeat import heartbeat
 from giornata.control.attempts.report import add_log_lines, add_notice
 from giornata.control.context import Context
 from giornata.control.end_of_life.delete_job import delete_job
 from giornata.control.jobs.reading.history_heads import JOBS_AT_ONCE, HistoryPart, read_heads
 from giornata.control.jobs.reading.job_outputs import read_events, read_logs
 from giornata.control.memory.process_cache import ProcessCache
-from giornata.protocol.node.work import LogLines, NoticeReport
+from giornata.protocol.node.work import Heartbeat, LogLines, NoticeReport
 
-EVENTS, LOGS, PICTURES = HistoryPart
+EVENTS, LOGS, PICTURES, STEP = HistoryPart
 
 
 @pytest.fixture
@@ -40,6 +41,13 @@ def test_heads_are_the_last_ids_of_each_part_of_each_job(home: Context) -> None:
         (LOGS, first.id): read_logs(home, ANN, first.id, 0, 100).items[-1].id,
         (LOGS, second.id): 0,
     }
+
+
+def test_head_of_steps_is_the_step_that_the_job_is_at(home: Context) -> None:
+    going, waiting = new_job(home), new_job(home, BOB)
+    heartbeat(home, claim(home).attempt_id, Heartbeat(step=7))
+    found = read_heads(home, [(STEP, going.id), (STEP, waiting.id), (STEP, "job_none")])
+    assert found == {(STEP, going.id): 7, (STEP, waiting.id): 0}
 
 
 def test_head_of_an_order_is_the_number_of_its_ended_pictures(rig: StoreRig) -> None:
@@ -69,8 +77,8 @@ def test_heads_of_long_histories_read_a_row_or_two_of_each_job(new_postgres: Cal
         here = replace(ctx, store=store, memory=ProcessCache())
         move_in(here)
         jobs = [new_job(here).id for _ in range(5)]
-        for _ in jobs:
-            lease = claim(here)
+        for number in range(len(jobs)):
+            lease = claim(here, node=f"node_{number:08d}")
             add_log_lines(here, lease.attempt_id, LogLines(first=0, lines=("a line",) * 500))
         with sent_statements() as sent:
             heads = read_heads(here, [(part, job) for part in (EVENTS, LOGS) for job in jobs])

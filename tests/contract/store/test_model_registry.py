@@ -33,16 +33,20 @@ URN = "urn:air:sdxl:lora:civitai:123@456"
 
 @dataclass
 class FakeSources:
-    """Files by what names them outside. `asked` holds the name and the token of each look-up."""
+    """Files by what names them outside. `asked` holds the name and the token of each look-up, `away` the sources that
+    fail."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     said: dict[str, RemoteModel] = field(default_factory=dict)
     asked: list[tuple[str, str | None]] = field(default_factory=list)
+    away: set[str] = field(default_factory=set)
     opened: int = 0
 
     def find(self, reference: Any, *, token: str | None, where: str) -> RemoteModel:
         name = getattr(reference, "url", None) or getattr(reference, "file", None) or "civitai"
         self.asked.append((name, token))
+        if name in self.away:
+            raise Unavailable("away")
         return self.said.get(name, RemoteModel(name=name, url=name))
 
     @contextmanager
@@ -319,6 +323,16 @@ def test_all_faults_of_all_names_come_at_once(rig, sources):
         "spec.loras.4.sha256: there are no bytes",
     ):
         assert any(fault.startswith(words) for fault in found), (words, found)
+
+
+def test_source_that_fails_hides_no_fault_that_was_found_before_it(rig, sources):
+    sources.files[URL] = b"<html>login</html>" * 20
+    sources.away.add("civitai")
+    broken, away = place("lora", URL, "spec.loras.0"), place("lora", URN, "spec.loras.1")
+    (fault,) = bring_models(rig, "ann", [broken, away])
+    assert fault.where == "spec.loras.0"
+    with pytest.raises(Unavailable, match=r"spec\.loras\.1: away"):
+        bring_models(rig, "ann", [away])
 
 
 def test_lora_of_another_family_than_its_base_is_a_fault(rig):

@@ -7,9 +7,13 @@ from tests.fixtures.store_rig import StoreRig
 from giornata.control.attempts.ending.complete import complete
 from giornata.control.attempts.record_pictures import record_each
 from giornata.control.caller import Caller
+from giornata.control.jobs.reading.read_jobs import get_job
 from giornata.control.jobs.stop_job import cancel
 from giornata.control.pictures.picture_report import PictureReport
+from giornata.control.timestamps import instant
 from giornata.domain.errors import LeaseLost
+from giornata.domain.generation.picture import FAILED_AGAIN_MS
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.node.pictures import PictureResults, PictureResultsReply
 from giornata.protocol.node.work import CompleteAttempt
 from giornata.protocol.project.admin import ROOT_PROJECT, Scope
@@ -76,3 +80,37 @@ def test_a_picture_of_a_canceled_order_needs_no_bytes(picture_rig: PictureRig) -
     reply = picture_rig.report(lease, done)
     assert [each.order_id for each in reply.accepted] == [kept]
     assert [each.order_id for each in reply.dropped] == [canceled]
+
+
+def test_running_order_says_that_no_node_draws_its_rest_and_when_a_machine_that_failed_is_asked_again(
+    picture_rig: PictureRig,
+) -> None:
+    order_id = picture_rig.order(2)
+    lease = picture_rig.lease(1)
+    job = get_job(picture_rig.ctx, OWNER, order_id)
+    assert (job.state, job.waiting_because) == ("running", None)
+    done, broken = lease.pictures
+    picture_rig.report(
+        lease, [picture_rig.upload(lease, done)], failed=[(broken, Reason.NODE_DOWNLOAD)], complete=True
+    )
+    failed_at_ms = picture_rig.ctx.clock.now_ms()
+    job = get_job(picture_rig.ctx, OWNER, order_id)
+    again_at = instant(failed_at_ms + FAILED_AGAIN_MS)
+    assert job.waiting_because == (
+        f"1 of its pictures could not be drawn on 1 machine; they are tried there again at {again_at:%H:%M:%S} UTC, "
+        "or elsewhere before"
+    )
+    assert job.next_try_at == again_at
+    picture_rig.rig.clock.advance_s(FAILED_AGAIN_MS / 1000 + 1)
+    because = get_job(picture_rig.ctx, OWNER, order_id).waiting_because
+    assert because == "no node for jobs of kind generate is connected"
+    again = picture_rig.lease(1)
+    assert [each.number for each in again.pictures] == [broken.number]
+    assert get_job(picture_rig.ctx, OWNER, order_id).waiting_because is None
+
+
+def test_running_order_between_two_leases_gives_no_reason(picture_rig: PictureRig) -> None:
+    order_id = picture_rig.order(2)
+    picture_rig.draw(picture_rig.lease(1, most=1))
+    job = get_job(picture_rig.ctx, OWNER, order_id)
+    assert (job.state, job.pictures and job.pictures.queued, job.waiting_because) == ("running", 1, None)

@@ -340,8 +340,8 @@ class StoreRoutedFleet(RoutedFleet):
     def choice(self, node: ModelNode, request_id: str) -> BaseChoice | None:
         self._set_clock()
         keys = {name: key for key, name in self._names.items()}
-        reply = self._studio.claim(
-            node.number + 1,
+        reply = self._studio.claim_as(
+            self._studio.rig.node(node.number + 1, places=64),  # nothing that it leases ends here
             most=1,
             request_id=request_id,
             held_models=tuple(keys[name] for name in node.gpu),

@@ -138,7 +138,7 @@ CLAIM: dict[str, Ask] = {
     "the gate, held": lambda tx: tx.machines.lock_each([("machine-7", "train"), ("machine-8", "train")]),
     "what a machine began lately": lambda tx: tx.machines.engagement("machine-7", "train", since_ms=SINCE_MS),
     "which nodes ask": lambda tx: tx.nodes.get("node_40100"),
-    "what was asked before": lambda tx: tx.attempts.of_requests([("node_40100", "r"), ("node_40101", "r")]),
+    "what was asked before": lambda tx: tx.attempts.before_each([("node_40100", "r"), ("node_40101", "r")]),
     "nodes that are seen": lambda tx: tx.nodes.see_each([NODE], at_ms=NOW_MS),
     "attempts that begin": lambda tx: tx.attempts.begin_each([BEGINNING]),
 }

@@ -424,6 +424,19 @@ def test_training_names_an_allowed_base(ctx: Context) -> None:
     assert {each.where for each in refused(ctx, other)} == {"spec.pretrained_model_name_or_path", "spec.init_lora"}
 
 
+def test_training_on_a_registered_base_is_judged_by_its_bytes_and_not_by_the_name_that_a_tenant_chose(
+    ctx: Context,
+) -> None:
+    rig = replace(ctx, model_sources=FakeSources(files={}))
+    add_model(rig, ANN, AddModel(name="trusted", sha256=have(rig, ANN, BASE)))
+    request = train(new_dataset(rig), model="trusted")
+    limit(rig, allowed_base_models=("trusted",))
+    (fault,) = refused(rig, request)
+    assert (fault.where, fault.quota) == ("spec.pretrained_model_name_or_path", "base_models")
+    limit(rig, allowed_base_models=("family:sdxl",))
+    submit(rig, ANN, request, None)
+
+
 # ---- reading and setting
 
 

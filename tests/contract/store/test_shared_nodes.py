@@ -27,7 +27,7 @@ def cost(rig: StoreRig, lease: Lease) -> int:
 
 def lease(rig: StoreRig, node: int = 1) -> Lease:
     rig.add_job(joint_key="key")
-    return rig.lease(node, joint_key="key")
+    return rig.lease(rig.node(node, places=8), joint_key="key")
 
 
 def beat(rig: StoreRig, *leases: Lease) -> None:

@@ -267,6 +267,28 @@ def test_an_attempt_that_beats_and_stands_still_is_stuck(rig: StoreRig) -> None:
     assert rig.last_event(held.job_id, "notice")["name"] == "stuck"
 
 
+@pytest.mark.parametrize(("steps", "stuck_at_s"), [(0, 45_000), (1, 46_800)])
+def test_attempt_that_beats_for_hours_without_a_second_step_is_stuck(
+    rig: StoreRig, steps: int, stuck_at_s: int
+) -> None:
+    held = lease(rig, 1)
+    for beaten_s in range(1800, stuck_at_s + 1800, 1800):
+        rig.clock.advance_s(1800)
+        heartbeat(rig.ctx, held.attempt_id, Heartbeat(step=steps))
+        assert move_stragglers(rig.ctx) == (beaten_s == stuck_at_s)
+    assert order_of(rig, held) is Order.RELEASE
+
+
+def test_job_without_a_known_number_of_steps_is_not_moved_for_having_made_none(rig: StoreRig) -> None:
+    held = lease(rig, 1)
+    with rig.store.begin() as tx:
+        tx.jobs.update(held.job_id, total_steps=None)
+    for _ in range(30):
+        rig.clock.advance_s(1800)
+        heartbeat(rig.ctx, held.attempt_id, Heartbeat())
+        assert move_stragglers(rig.ctx) == 0
+
+
 @pytest.mark.parametrize("why", ["its steps are long", "it is done", "it is silent", "not for so long"])
 def test_job_that_only_looks_stuck_is_not_moved_as_straggler(rig: StoreRig, why: str) -> None:
     held = lease(rig, 1)

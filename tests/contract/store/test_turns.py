@@ -44,7 +44,7 @@ def turns(rig: StoreRig, *job_ids: str) -> list[int]:
 
 def next_lease(rig: StoreRig) -> Lease:
     rig.clock.advance_s(0.001)
-    return rig.lease(1, kinds=("x-own",))
+    return rig.lease(rig.node(1, places=20), kinds=("x-own",))
 
 
 def whose(rig: StoreRig, leases: list[Lease]) -> list[str]:

@@ -9,9 +9,11 @@ from tests.fixtures.store_rig import StoreRig
 from giornata.control.attempts.ending.complete import complete
 from giornata.control.attempts.ending.reported_ends import release
 from giornata.control.jobs.stop_job import expire_deadlines, stop_job
+from giornata.control.ports.user_queries.records import OrderFile
 from giornata.control.storage.collect import collect
 from giornata.domain.jobs.job import JobEvent
 from giornata.protocol.node.work import CompleteAttempt, Lease, ReleaseAttempt
+from giornata.protocol.project.admin import ROOT_PROJECT
 from giornata.protocol.specs import VALIDATE_KIND, step_artifacts
 from giornata.store import schema
 
@@ -212,3 +214,39 @@ def test_training_goes_before_validations_on_a_node_that_does_both(rig: StoreRig
     both = ("train", VALIDATE_KIND)
     assert rig.lease(2, kinds=both).job_id == later
     assert rig.lease(3, kinds=both).kind == VALIDATE_KIND
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_lease_of_a_validation_brings_the_base_that_the_training_job_holds(rig: StoreRig, is_shared: bool) -> None:
+    rig.add_project("ann")
+    owner = "ann" if is_shared else ROOT_PROJECT
+    base = rig.add_blob(b"weights", project_id=owner)
+    job_id, training = in_training(rig, pretrained_model_sha256=base.sha256)
+    with rig.store.begin() as tx:
+        tx.submission.add_order_files(job_id, [OrderFile(role="model:1", project_id=owner, sha256=base.sha256)])
+    rig.checkpoint(training, 4)
+    assert [(each.role, each.name, each.download.sha256) for each in validation(rig).files] == [
+        ("base", "base", base.sha256)
+    ]
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_base_stays_until_the_validations_of_a_job_that_has_ended_have_ended_too(
+    rig: StoreRig, is_shared: bool
+) -> None:
+    rig.add_project("ann")
+    owner = "ann" if is_shared else ROOT_PROJECT
+    base = rig.add_blob(b"weights", project_id=owner)
+    rig.clock.advance_s(8 * 86_400)
+    job_id, training = in_training(rig, pretrained_model_sha256=base.sha256)
+    with rig.store.begin() as tx:
+        tx.submission.add_order_files(job_id, [OrderFile(role="model:1", project_id=owner, sha256=base.sha256)])
+    rig.checkpoint(training, 4)
+    complete(rig.ctx, training.attempt_id, CompleteAttempt(step=12))
+    collect(rig.ctx)
+    drawn = validation(rig)
+    assert [each.download.sha256 for each in drawn.files] == [base.sha256]
+    assert [each.role for each in drawn.inputs] == ["checkpoint"]
+    complete(rig.ctx, drawn.attempt_id, CompleteAttempt(step=4))
+    collect(rig.ctx)
+    assert rig.rows(schema.blobs, sha256=base.sha256) == []

@@ -12,7 +12,7 @@ from tests.fixtures.kernels import needs_compiler
 from tests.fixtures.picture_leases import ORDER, CountedWorkload, lease, params
 from tests.fixtures.train_rig import RecordingReporter
 
-from giornata.diffusion.shapes.model import copy_drawing_model
+from giornata.diffusion.shapes.shipped import copy_drawing_model
 from giornata.domain.errors import WorkloadFailed
 from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.training.optimization import Compile

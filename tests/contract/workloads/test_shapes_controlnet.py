@@ -10,7 +10,7 @@ from tests.fixtures.train_rig import RecordingReporter
 from tools.tiny_shapes.controlnet import control_picture, iou
 from tools.tiny_shapes.evaluate import GUIDANCE, STEPS
 
-from giornata.diffusion.shapes.model import CONTROLNET, copy_drawing_model
+from giornata.diffusion.shapes.shipped import CONTROLNET, copy_drawing_model
 from giornata.workloads.generate.workload import GenerateWorkload
 
 DRAWN = 32

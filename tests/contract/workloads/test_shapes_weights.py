@@ -7,8 +7,8 @@ import pytest
 from tools.tiny_shapes.evaluate import draw_prompts, load
 from tools.tiny_shapes.scoring import Scorer, ShapeReading, count_scores
 
-from giornata.diffusion.shapes.model import copy_drawing_model
 from giornata.diffusion.shapes.pictures import grid
+from giornata.diffusion.shapes.shipped import copy_drawing_model
 
 ASKED = grid()[::4]
 

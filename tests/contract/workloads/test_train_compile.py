@@ -82,8 +82,11 @@ def test_kernels_change_the_last_bits_and_stand_in_the_checkpoints(
     assert fingerprint["lora_layer"] == history(plain)[0]["lora_layer"] == "slots"
 
 
-def test_gradient_checkpointing_changes_no_bit_of_them(train_rig: TrainRig, whole: RecordingReporter) -> None:
-    assert same(weights(train_rig.run(spec=train_rig.spec | {"gradient_checkpointing": True})), weights(whole))
+@pytest.mark.parametrize("kept", [True, "selective"])
+def test_gradient_checkpointing_changes_no_bit_of_them(
+    train_rig: TrainRig, whole: RecordingReporter, kept: Any
+) -> None:
+    assert same(weights(train_rig.run(spec=train_rig.spec | {"gradient_checkpointing": kept})), weights(whole))
 
 
 def test_pictures_in_between_are_drawn_without_them(train_rig: TrainRig, whole: RecordingReporter) -> None:

@@ -15,7 +15,7 @@ from tools.tiny_shapes.evaluate import load as load_pipeline
 from tools.tiny_shapes.scoring import LEAST_IOU, Scorer
 
 from giornata.diffusion.base.models import BaseModel, load_base
-from giornata.diffusion.shapes.model import copy_drawing_model
+from giornata.diffusion.shapes.shipped import copy_drawing_model
 from giornata.diffusion.tiny.drawings import BACKGROUNDS, draw_subject
 from giornata.protocol.specs import model_key
 from giornata.workloads.interface import Outcome
@@ -30,7 +30,7 @@ JOB = {
     "resolution": 64,
     "center_crop": True,
     "rank": 8,
-    "max_train_steps": 300,
+    "max_train_steps": 150,
     "learning_rate": 2e-3,
     "lr_scheduler": "cosine",
     "train_batch_size": 4,

@@ -12,13 +12,14 @@ from statistics import mean
 from typing import Any
 
 import pytest
+from diffusers import StableDiffusionXLPipeline
 from safetensors.torch import load as load_tensors
 from tests.fixtures.train_rig import RecordingReporter, TrainRig, input_file
 from tools.tiny_shapes.evaluate import load
-from tools.tiny_shapes.learned import Examination, Marks
+from tools.tiny_shapes.learned import Examination, Marks, SubjectMarks
 
 from giornata.diffusion.files.formats import EMBEDDINGS_FILE_NAME, FILE_NAMES
-from giornata.diffusion.shapes.model import copy_drawing_model
+from giornata.diffusion.shapes.shipped import copy_drawing_model
 from giornata.diffusion.tiny.drawings import draw_subject
 from giornata.protocol.node.pipe import Start
 from giornata.workloads.interface import Outcome
@@ -106,7 +107,8 @@ class ExaminedTraining:
         spec = {"pretrained_model_name_or_path": str(self.model), **JOB, **fields}
         return TrainRig(root=folder, spec=spec, inputs=inputs)
 
-    def marks(self, subject: str, heard: RecordingReporter, *, prompt: str = PROMPT) -> Marks:
+    def pipeline(self, heard: RecordingReporter) -> StableDiffusionXLPipeline:
+        """The model with the files of a job."""
         pipeline = load(self.model)
         lora = self.root / f"{self.lessons}.safetensors"
         lora.write_bytes(heard.artifacts[FILE_NAMES["diffusers"]])
@@ -116,10 +118,14 @@ class ExaminedTraining:
             for key, suffix in (("clip_l", ""), ("clip_g", "_2")):
                 encoder, tokenizer = (getattr(pipeline, part + suffix) for part in ("text_encoder", "tokenizer"))
                 pipeline.load_textual_inversion(rows[key], token=TOKENS, text_encoder=encoder, tokenizer=tokenizer)
-        return self.examination.of(pipeline, subject, prompt=prompt)
+        return pipeline
 
-    def taught(self, subject: str, *, prompt: str = PROMPT, **fields: Any) -> Marks:
-        return self.marks(subject, self.train_rig(subject, **fields).run(), prompt=prompt)
+    def subject_marks(self, subject: str, heard: RecordingReporter, *, prompt: str = PROMPT) -> SubjectMarks:
+        return self.examination.of_subject(self.pipeline(heard), subject, prompt=prompt)
+
+    def taught(self, subject: str, **fields: Any) -> Marks:
+        pipeline = self.pipeline(self.train_rig(subject, **fields).run())
+        return self.examination.of(pipeline, subject, prompt=PROMPT)
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +185,8 @@ def test_captions_without_the_token_stay_as_they_were(plain: list[Marks], preser
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_lora_learns_subject_with_options_that_change_training(school: ExaminedTraining, options: str) -> None:
-    marks = school.taught(HEART, prompt=PROMPTS.get(options, PROMPT), **OPTIONS[options])
+    heard = school.train_rig(HEART, **OPTIONS[options]).run()
+    marks = school.subject_marks(HEART, heard, prompt=PROMPTS.get(options, PROMPT))
     assert marks.subject >= 0.4
     assert marks.subject_iou >= 0.72
 
@@ -193,7 +200,7 @@ def test_a_job_in_a_shared_batch_learns_as_alone_and_nothing_of_its_neighbor(
         deque((start.model_copy(update={"job": name}), heard[name]) for name, start in starts.items())
     )
     TrainWorkload(device="cpu", places=2, clock=lambda: 0.0).run_many(session)
-    heart, neighbor = (school.marks(HEART, heard[subject]) for subject in starts)
+    heart, neighbor = (school.subject_marks(HEART, heard[subject]) for subject in starts)
     assert heart.subject >= 0.75
     assert heart.subject_iou == pytest.approx(plain[0].subject_iou, abs=0.1)
     assert neighbor.subject == 0.0  # it has learned to draw crescents, and hearts it has never seen

@@ -25,8 +25,8 @@ from giornata.workloads.interface import AgentRequest
 
 # Several stops only where the later one meets another state: each costs a run, and any step is drawn below.
 STOPS = [
-    ("everything", (1, 3, 11)),  # in the warm-up, and in the middle of an epoch
-    ("bf16", (2, 5, 8)),  # an epoch ends at 5
+    ("everything", (3, 11)),  # in the warm-up, and in the middle of an epoch
+    ("bf16", (2, 5)),  # an epoch ends at 5
     ("own class pictures", (6,)),
     ("selective gradient checkpointing", (3,)),
     ("another objective", (6,)),
@@ -54,7 +54,6 @@ STOPS = [
     ("a base of whole numbers", (5,)),
     ("a base of 8-bit floats", (4,)),
     pytest.param("compiled", (5,), marks=[needs_compiler, pytest.mark.long, pytest.mark.timeout(1200)]),
-    ("bf16 with text encoders", (7,)),
 ]
 
 

@@ -162,7 +162,8 @@ def test_wandb_gets_sheets_that_other_nodes_draw_as_those_of_the_training_proces
     The training process looks for the first one before the step that makes the second."""
     train_rig = rig_of(tiny_folder, tmp_path, report_to=["wandb", "tensorboard"])
     fleet = {**train_rig.spec, "validation_by": "fleet"}
-    job = ValidatedTraining(train_rig=train_rig, in_process=train_rig.run(), by_fleet=train_rig.run(spec=fleet))
+    in_process = train_rig.run(spec={**train_rig.spec, "report_to": ["tensorboard"]})
+    job = ValidatedTraining(train_rig=train_rig, in_process=in_process, by_fleet=train_rig.run(spec=fleet))
     elsewhere = {step: RecordingReporter() for step in SHEETS}
     for step, reporter in elsewhere.items():
         TrainWorkload(device="cpu").run(validation_of(job, step=step), reporter)

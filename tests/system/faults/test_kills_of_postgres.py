@@ -35,8 +35,13 @@ def _its_backends(postgres: PostgresVictim) -> None:
 VICTIMS: dict[str, Callable[[PostgresVictim], None]] = {"all of it": _all_of_it, "its backends": _its_backends}
 
 
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("victim", VICTIMS)
+# All of it at every phase. Its backends end with it as well; alone they end where a request is on its way.
+AT = [("all of it", phase) for phase in PHASES] + [
+    ("its backends", phase) for phase in PHASES if PHASES[phase].trap is not None and not PHASES[phase].by_storage
+]
+
+
+@pytest.mark.parametrize(("victim", "phase"), AT)
 def test_job_survives_kill_of_postgres_in_each_phase(rig, postgres, phase, victim):
     scenario = rig.scenario()
     trap = stop_the_world(rig, scenario, PHASES[phase])
@@ -49,7 +54,8 @@ def test_job_survives_kill_of_postgres_in_each_phase(rig, postgres, phase, victi
     assert rig.client.get_job(scenario.job_id).committed_step >= PHASES[phase].safe_step
     await_reunion(rig, scenario, up_at)
     go_on(scenario, trap, cut=True)
-    done = scenario.finish()
+    # On a busy machine a lease runs out before the database is back: the checkpoint on its way goes with it.
+    done = scenario.finish(cadences=2)
     assert (rig.server.process.pid, rig.server.process.poll()) == (server, None)
     assert rig.node.process.poll() is None
     if phase == OVER:

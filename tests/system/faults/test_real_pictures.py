@@ -12,7 +12,7 @@ from tests.system.faults.real_jobs import PATIENCE_S
 from tests.system.faults.rig import Rig
 from tests.system.faults.setup import PATIENT
 
-from giornata.diffusion.shapes.model import copy_drawing_model
+from giornata.diffusion.shapes.shipped import copy_drawing_model
 from giornata.domain.generation.picture import PictureState
 
 GROUND = PATIENT

@@ -102,6 +102,8 @@ def test_a_checkpoint_on_the_way_down(rig, fault):
     assert [each.start_step for each in done.attempts] == [0, 10]
 
 
+# From a folder a node fetches pictures as it does checkpoints.
+@pytest.mark.parametrize("rig", ["bucket"], indirect=True)
 @pytest.mark.parametrize("fault", DOWN)
 def test_a_picture_on_the_way_down(rig, fault):
     scenario = rig.scenario()

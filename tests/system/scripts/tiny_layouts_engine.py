@@ -8,7 +8,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from giornata.diffusion.base.models import load_model
+from giornata.diffusion.base.models import load_base, load_model
 from giornata.engine.__main__ import parse
 from giornata.engine.assignment import PipeWriter
 from giornata.engine.device import prepare_device
@@ -18,6 +18,7 @@ from giornata.engine.process_setup import die_with_parent, take_stdout
 from giornata.protocol import VERSION
 from giornata.protocol.node.pipe import Hello
 from giornata.workloads.generate.workload import GenerateWorkload
+from giornata.workloads.train.workload import TrainWorkload
 
 if __name__ == "__main__":
     die_with_parent()
@@ -28,7 +29,8 @@ if __name__ == "__main__":
             device=device.name,
             load=partial(load_model, layouts=Path(sys.argv[1])),
             host_model_bytes=options.host_model_bytes,
-        )
+        ),
+        "train": TrainWorkload(device=device.name, load=partial(load_base, layouts=Path(sys.argv[1]))),
     }
     hello = Hello(protocol=VERSION, pid=os.getpid(), kinds=tuple(workloads), device=device.description)
     engine = Engine(workloads=workloads, stdin=sys.stdin.buffer, channel=channel, leave=os._exit)

@@ -8,6 +8,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,14 +50,24 @@ class Book:
     violations: list[str] = field(default_factory=list)
     guard: threading.Lock = field(default_factory=threading.Lock)
 
+    def ask(self, job_id: str, request: Callable[[], Job]) -> None:
+        """Send a request about a job and note what the server says.
+
+        A reply may overtake another: only an end that somebody knew of before this request was sent contradicts it.
+        """
+        known = self.ended.get(job_id)
+        job = request()
+        if known is not None and job.state is not known:
+            self.violations.append(f"{job_id} was {known} and is {job.state}")
+        self.note(job)
+
     def note(self, job: Job) -> None:
         """What the server says of a job."""
         with self.guard:
             self.asked.add(job.id)
             if job.state not in TERMINAL:
-                if job.id in self.ended:
-                    self.violations.append(f"{job.id} was {self.ended[job.id]} and is {job.state}")
-                self.open.add(job.id)
+                if job.id not in self.ended:
+                    self.open.add(job.id)
                 return
             self.open.discard(job.id)
             if self.ended.setdefault(job.id, job.state) is not job.state:
@@ -141,7 +152,7 @@ class SoakUser:
 
     def _look(self) -> None:
         if job_id := self._book.some(self._rng, self._book.open):
-            self._book.note(self._client.get_job(job_id))
+            self._book.ask(job_id, lambda: self._client.get_job(job_id))
             self._book.counts["looked at"] += 1
 
     def _list(self) -> None:
@@ -156,10 +167,9 @@ class SoakUser:
             with self._book.guard:
                 self._book.canceled.add(job_id)
             try:
-                job = self._persist(lambda: self._client.cancel(job_id))
+                self._book.ask(job_id, lambda: self._persist(lambda: self._client.cancel(job_id)))
             except IllegalTransition:
                 return  # it had ended meanwhile
-            self._book.note(job)
             self._book.surely_canceled.add(job_id)
             self._book.counts["canceled"] += 1
 
@@ -184,7 +194,7 @@ class SoakUser:
         there = [event.id for event in self._direct.events(job_id)]
         if seen != there:
             self._book.violations.append(f"followed {job_id}: {seen}, but its events are {there}")
-        self._book.note(self._direct.get_job(job_id))
+        self._book.ask(job_id, lambda: self._direct.get_job(job_id))
         self._book.counts["followed to the end"] += 1
 
     def _download(self) -> None:
@@ -222,7 +232,7 @@ def state_of(client: Client, book: Book) -> int:
     """How many jobs are still open, by asking for each of them."""
     for job_id in sorted(book.open):
         try:
-            book.note(client.get_job(job_id))
+            book.ask(job_id, partial(client.get_job, job_id))
         except (GiornataError, httpx.HTTPError):
             continue
     return len(book.open)

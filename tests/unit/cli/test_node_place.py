@@ -7,6 +7,7 @@ from tests.fixtures.salad_imds import SaladKeys, SaladWorkload
 
 from giornata.agent.machine.instance_metadata import WorkloadToken
 from giornata.cli.operate.fleet.node import agent_settings_of, place_of, unpriced_words
+from giornata.cli.operate.serve import with_all_kinds
 from giornata.cli.settings import Settings
 from giornata.domain.errors import InvalidInput
 from giornata.protocol.node.work import NodeInfo
@@ -68,3 +69,9 @@ def test_a_node_before_a_cluster_is_asked_for_the_clusters_price(tmp_path):
 def test_node_without_key_or_salad_environment_is_refused(tmp_path):
     with pytest.raises(InvalidInput, match="key"):
         agent_settings_of(settings(tmp_path), None)
+
+
+def test_nodes_of_one_machine_annotate_unless_their_kinds_are_named() -> None:
+    assert with_all_kinds(Settings()).kinds == ("train", "generate", "preprocess")
+    assert with_all_kinds(Settings(kinds=("train",))).kinds == ("train",)
+    assert Settings().kinds == ("train", "generate")

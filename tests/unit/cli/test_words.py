@@ -5,9 +5,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from giornata.cli.jobs.options.spec_options import parse_assignments
-from giornata.cli.ui.text import ago, ahead, cost, duration, size
+from giornata.cli.ui.text import ago, ahead, cost, duration, size, standing
 from giornata.control.jobs.submission.spec_faults import NO_DATASET, parse_spec
 from giornata.domain.errors import InvalidInput
+from giornata.domain.jobs.job import JobState
+from giornata.protocol.jobs import Job
 from giornata.protocol.specs import TrainSpec
 
 
@@ -87,3 +89,9 @@ def test_every_broken_assignment_is_named():
     with pytest.raises(InvalidInput) as refused:
         parse_assignments(["rank", "=3", "seed=1"])
     assert len(refused.value.faults) == 2
+
+
+def test_state_of_a_finished_job_in_doubt_says_so():
+    done = {"state": JobState.SUCCEEDED, "recovering": False}
+    assert standing(Job.model_construct(**done, suspect=False)) == "succeeded"
+    assert standing(Job.model_construct(**done, suspect=True)) == "succeeded, in doubt"

@@ -16,8 +16,8 @@ from tests.unit.diffusion.test_models import StubHub
 from giornata.diffusion.base.models import BaseModel, ModelLocation, load_model
 from giornata.diffusion.sampling.decoded import LARGE_SIDE_PX, image_of, let_large_be_tiled, pixels_of
 from giornata.diffusion.sampling.picture_decoder import PictureDecoder
-from giornata.diffusion.shapes.model import WEIGHTS
 from giornata.diffusion.shapes.pictures import SIZE_PX, draw_shape, grid
+from giornata.diffusion.shapes.shipped import WEIGHTS
 from giornata.diffusion.tiny.tiny_model import tiny_pipeline
 
 HALF = torch.float16

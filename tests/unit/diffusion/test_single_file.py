@@ -17,8 +17,7 @@ from tests.unit.diffusion.test_models import StubHub
 from transformers import CLIPTextConfig
 
 from giornata.diffusion.base.models import BaseModel, load_base
-from giornata.diffusion.base.single_file import LAYOUTS
-from giornata.diffusion.families import FAMILIES, Family
+from giornata.diffusion.families import FAMILIES, LAYOUTS, Family
 from giornata.diffusion.families.vocabulary import clip_tokenizer
 from giornata.diffusion.tiny.tiny_model import PIPELINES, tiny_pipeline
 from giornata.domain.errors import WorkloadFailed

@@ -151,6 +151,7 @@ def test_job_failure_follows_blame_of_reason_and_crash_and_fruitless_limits(
 CANDIDATES = st.builds(
     Candidate,
     job_id=st.text("abc", min_size=1, max_size=3),
+    audit=st.booleans(),
     interrupted=st.booleans(),
     priority=st.integers(-100, 100),
     pinned=st.booleans(),
@@ -160,9 +161,11 @@ CANDIDATES = st.builds(
 
 
 @given(CANDIDATES, CANDIDATES)
-def test_the_order_is_pinned_interrupted_priority_window_model_turn(one: Candidate, two: Candidate) -> None:
+def test_the_order_is_audit_pinned_interrupted_priority_window_model_turn(one: Candidate, two: Candidate) -> None:
     first, second = sorted([one, two], key=rank)
-    if one.pinned != two.pinned:
+    if one.audit != two.audit:
+        assert second.audit
+    elif one.pinned != two.pinned:
         assert first.pinned
     elif one.interrupted != two.interrupted:
         assert first.interrupted
@@ -170,9 +173,9 @@ def test_the_order_is_pinned_interrupted_priority_window_model_turn(one: Candida
         assert first.priority > second.priority
     elif abs(one.turn - two.turn) >= AFFINITY_WINDOW:
         assert first.turn < second.turn
-    elif rank(one)[:4] == rank(two)[:4] and one.model_held != two.model_held:
+    elif rank(one)[:5] == rank(two)[:5] and one.model_held != two.model_held:
         assert first.model_held
-    elif rank(one)[:5] == rank(two)[:5]:
+    elif rank(one)[:6] == rank(two)[:6]:
         assert (first.turn, first.job_id) <= (second.turn, second.job_id)
 
 
@@ -224,6 +227,7 @@ def test_cost_per_step_needs_a_step() -> None:
         (21_345, "$0.0213"),
         (600_000, "$0.60"),
         (1_230_000, "$1.23"),
+        (1_234_560_000, "$1,234.56"),
         (0.00123, "$0.00000000123"),
     ],
 )

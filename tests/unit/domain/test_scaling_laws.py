@@ -67,7 +67,7 @@ policies = st.builds(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(views, policies)
 def test_bounds_and_steps_hold_whatever_is_believed(view, policy):
     decided = plan(view, policy)
@@ -85,7 +85,7 @@ def test_bounds_and_steps_hold_whatever_is_believed(view, policy):
         assert decided.reallocate == (), "what no job waits for is never replaced"
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(views, policies)
 def test_no_working_node_is_taken_unless_fewer_are_allowed_than_work(view, policy):
     decided = plan(view, policy)
@@ -103,7 +103,7 @@ def test_no_working_node_is_taken_unless_fewer_are_allowed_than_work(view, polic
         assert set(idle) <= set(leaving(decided)), "all the others go before"
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(views, policies)
 def test_a_plan_that_was_carried_out_is_not_made_again(view, policy):
     # Where no limit of a step or of the provider held anything back.
@@ -126,7 +126,7 @@ def test_a_plan_that_was_carried_out_is_not_made_again(view, policy):
     assert not leaving or first.reallocate or first.desired > view.asked - len(first.ending)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(views, policies, st.integers(1, 5))
 def test_more_jobs_never_mean_fewer_nodes(view, policy, more):
     demand = (*view.demand, Demand(kind="train", jobs=more, project_id="more"))

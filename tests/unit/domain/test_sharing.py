@@ -36,7 +36,7 @@ def test_alone_it_is_the_whole_price(life: tuple[Interval, ...], price: int) -> 
 
 
 @given(life=LIFE, beside=st.lists(LIFE, max_size=3), more=LIFE, price=PRICE)
-def test_company_makes_it_cheaper_and_never_free(
+def test_job_costs_no_more_with_another_beside_it_and_at_least_its_share(
     life: tuple[Interval, ...], beside: list[tuple[Interval, ...]], more: tuple[Interval, ...], price: int
 ) -> None:
     for part in life:

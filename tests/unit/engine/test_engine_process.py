@@ -33,7 +33,7 @@ channel.send(Alive())
 def test_an_unknown_kind_is_refused_clearly_and_without_torch() -> None:
     done = python("-X", "importtime", "-m", "giornata.engine", "--kinds", "train,bake")
     assert done.returncode == 64
-    assert "no kind 'bake' (train, generate, validate, audit, pretrain, canary)" in done.stderr
+    assert "no kind 'bake' (train, generate, preprocess, validate, audit, pretrain, canary)" in done.stderr
     assert "torch" not in {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
 
 

@@ -90,7 +90,7 @@ def test_two_fleets_count_each_other(rented):
     assert {name: group.replicas for name, group in rented.cloud.groups.items()} == {"loras": 3, "night": 1}
 
 
-def test_a_quota_that_cannot_be_heard_keeps_nobody_from_asking(rented):
+def test_quota_that_cannot_be_read_holds_no_request_for_nodes_back(rented):
     rented.cloud.befalls(403, times=9, only="/quotas")
     rented.fleet().desired(2)
     assert rented.group.replicas == 2

@@ -93,7 +93,7 @@ class EvaluatedRun:
     ("step", "phase", "before", "wanted"),
     [(4, 0, 0, True), (8, 1, 1, True), (2, 0, 0, False), (5, 0, 0, False), (5, 1, 0, True)],
 )
-def test_every_so_manieth_and_the_end_of_each_phase(
+def test_every_nth_checkpoint_and_the_last_of_each_phase_are_evaluated(
     tmp_path: Path, step: int, phase: int, before: int, wanted: bool
 ) -> None:
     made = CommittedCheckpoint(name="", step=step, phase=phase, files={})

@@ -10,7 +10,7 @@ from diffusers import AutoencoderKL, StableDiffusionXLPipeline
 from transformers import CLIPTextConfig, CLIPTextModel
 
 from giornata.diffusion.families import SD15, Family
-from giornata.diffusion.shapes.model import WEIGHTS
+from giornata.diffusion.shapes.shipped import WEIGHTS
 from giornata.diffusion.tiny.tiny_model import build_tiny_model, tiny_pipeline
 from giornata.domain.errors import InvalidInput
 from giornata.pretrain.encoding.encoder import Encoder, open_encoder

@@ -2,9 +2,10 @@
 
 import contextlib
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
-from giornata.agent.attempt.events import AttemptOutcome, Finished
+from giornata.agent.attempt.events import AttemptFailed, AttemptOutcome, Finished
 from giornata.agent.attempt.leased_platform import STOP_UPLOADS_S, LeasedPlatform
 from giornata.agent.attempt.platform import AttemptState
 from giornata.agent.claiming import AgentDeps
@@ -12,6 +13,7 @@ from giornata.agent.transfer.log_shipper import LogShipper
 from giornata.agent.transfer.uploader import AttemptUploader
 from giornata.agent.work_dir import JobDir
 from giornata.domain.errors import GiornataError
+from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.node.pipe import (
     ArtifactWritten,
     CachePut,
@@ -33,6 +35,7 @@ class ControlPlane(LeasedPlatform):
     ) -> None:
         super().__init__(lease, granted_at_s=granted_at_s, state=state, deps=deps)
         self._lease, self._job_dir = lease, job_dir
+        self._models = ExitStack()  # in use; the machine's store may evict them once it is closed
         self._log = LogShipper(deps.node, self._calls)
         self._uploader = AttemptUploader(
             node=deps.node,
@@ -57,11 +60,13 @@ class ControlPlane(LeasedPlatform):
         self._log.stop()
         super().close()
         self._uploader.stop(wait_s=STOP_UPLOADS_S)
+        self._models.close()
 
     def prepare(self) -> Start:
-        """Fetch the inputs and the newest checkpoint that arrives whole."""
+        """Fetch the inputs, the base if the server has it, and the newest checkpoint that arrives whole."""
         lease = self._lease
-        inputs = self._fetching.inputs(lease.inputs, self._job_dir)
+        models = self._fetching.files(lease.files, self._job_dir, in_use=self._models)
+        inputs = (*self._fetching.inputs(lease.inputs, self._job_dir), *models)
         return Start(
             attempt=lease.attempt_id,
             job=lease.job_id,
@@ -122,6 +127,8 @@ class ControlPlane(LeasedPlatform):
         """Send what is left of the log, and then the outcome."""
         self._log.stop()
         self._log.flush()
+        if isinstance(outcome, AttemptFailed) and (blamed := self.blames_damage(outcome.reason, outcome.message)):
+            outcome = AttemptFailed(Reason.NODE_DOWNLOAD, blamed)
         if isinstance(outcome, Finished):
             # No attempt comes after this one: what has not arrived by its end never does.
             with contextlib.suppress(GiornataError):

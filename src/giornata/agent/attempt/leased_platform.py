@@ -15,8 +15,10 @@ from giornata.agent.attempt.platform import AttemptState
 from giornata.agent.attempt.report import OutcomeReport, explained
 from giornata.agent.claiming import AgentDeps
 from giornata.agent.engines.engine_process import TAIL_LINES
-from giornata.agent.transfer.fetching import Fetching
+from giornata.agent.transfer.fetching import PICTURE_ROLE, Fetching
+from giornata.domain.generation.picture import fails_at_once
 from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.node.pictures import LeaseFile
 from giornata.protocol.node.pipe import PhaseMessage, Progress
 from giornata.protocol.node.work import AnyLease, Heartbeat
 
@@ -34,6 +36,7 @@ class LeasedPlatform:
         self._leased, self._state, self._deps = lease, state, deps
         now_s, rng, node = deps.monotonic_s, deps.rng, deps.node
         self._now_s, self._phase, self._first_step = now_s, "", True
+        self._damaged: tuple[str, ...] | None = None
         self._stderr: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
         self._held = LocalLease(
             lease,
@@ -115,6 +118,21 @@ class LeasedPlatform:
         """Report the outcome, with the reason that the engine's lines give for a crash."""
         report = OutcomeReport(self._deps.node, self._own_calls, self._state.progress)
         return report.send(explained(outcome, tuple(self._stderr), self._leased), tail=tail, until=self._report_by)
+
+    # ---- models ----
+
+    def blames_damage(self, reason: Reason, message: str) -> str | None:
+        """Return what to say instead when a failure may come from a model file that is damaged on this disk. None for
+        any other failure. The damaged file is removed, so that the next lease fetches it again.
+        """
+        if not (fails_at_once(reason) or reason is Reason.NODE_DOWNLOAD):
+            return None
+        if self._damaged is None:
+            self._damaged = tuple(each.name for each in self._leased.files if self._is_damaged(each))
+        return f"{', '.join(self._damaged)} was damaged on this node: {message}" if self._damaged else None
+
+    def _is_damaged(self, file: LeaseFile) -> bool:
+        return file.role != PICTURE_ROLE and self._deps.models.discard_if_damaged(file.download.sha256)
 
     # ---- clocks ----
 

@@ -4,24 +4,30 @@ import logging
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from giornata.agent.attempt.events import AttemptFailed, AttemptOutcome, Finished, PicturesDropped, Undelivered
+from giornata.agent.attempt.events import (
+    AttemptFailed,
+    AttemptOutcome,
+    Event,
+    Finished,
+    PicturesDropped,
+    Undelivered,
+)
 from giornata.agent.attempt.leased_platform import STOP_UPLOADS_S, LeasedPlatform
 from giornata.agent.attempt.platform import AttemptState
 from giornata.agent.attempt.report import LONGEST_MESSAGE
 from giornata.agent.claiming import AgentDeps
-from giornata.agent.transfer.fetching import PICTURE_ROLE
 from giornata.agent.transfer.picture_uploader import PictureKey, PictureResult, PictureUploader
 from giornata.agent.transfer.uploader import AttemptUploader
 from giornata.agent.work_dir import JobDir
-from giornata.domain.generation.picture import fails_at_once
 from giornata.domain.jobs.reasons import REPORTABLE_FAILURES, Reason
 from giornata.protocol.generation.annotators import ANNOTATION_ENTRY
-from giornata.protocol.generation.specs import GENERATE_KIND
-from giornata.protocol.node.pictures import DrawnPicture, FailedPicture, LeaseFile, PictureFlag, PictureLease
+from giornata.protocol.generation.awaited_annotations import node_kind_of_base
+from giornata.protocol.node.pictures import DrawnPicture, FailedPicture, PictureFlag, PictureLease
 from giornata.protocol.node.pipe import (
     ArtifactWritten,
     CachePut,
@@ -47,7 +53,6 @@ class PicturePlatform(LeasedPlatform):
         super().__init__(lease, granted_at_s=granted_at_s, state=state, deps=deps)
         self._lease, self._job_dir = lease, job_dir
         self._models = ExitStack()  # in use; the machine's store may evict them once it is closed
-        self._damaged: tuple[str, ...] | None = None
         self._lock = threading.Lock()
         self._left: set[PictureKey] = {(each.order_id, each.number) for each in lease.pictures}
         self._to_come = set(self._left)  # not handed to the uploader yet
@@ -69,7 +74,7 @@ class PicturePlatform(LeasedPlatform):
             node=deps.node,
             calls=self._calls,
             storage=deps.storage,
-            post=state.events.put,
+            post=self._post_of_annotations,
             monotonic_s=deps.monotonic_s,
             patience_s=deps.settings.transfer_patience_s,
             deliver_points=lambda: None,
@@ -98,7 +103,7 @@ class PicturePlatform(LeasedPlatform):
         return Start(
             attempt=lease.attempt_id,
             job="",
-            kind=GENERATE_KIND,
+            kind=node_kind_of_base(lease.base_key),
             spec={
                 "pictures": [each.model_dump(mode="json") for each in lease.pictures],
                 "wanted_annotations": list(lease.wanted_annotations),
@@ -142,7 +147,10 @@ class PicturePlatform(LeasedPlatform):
             if path is not None:
                 path.unlink()
             return
-        if isinstance(message, PictureFailed) and (blamed := self._blames_damage(message.reason, message.message)):
+        if self._lease.only_annotates and isinstance(message, PictureWritten):
+            self._annotated(key, path)
+            return
+        if isinstance(message, PictureFailed) and (blamed := self.blames_damage(message.reason, message.message)):
             message = message.model_copy(update={"reason": Reason.NODE_DOWNLOAD, "message": blamed})
         try:
             self._uploader.put(PictureResult(said=_result_of(message), path=path))
@@ -174,7 +182,7 @@ class PicturePlatform(LeasedPlatform):
             outcome = AttemptFailed(Reason.CRASHED, said)
         if self._uploader.has_completed:  # the server has the end already, with every picture
             return outcome
-        if isinstance(outcome, AttemptFailed) and (blamed := self._blames_damage(outcome.reason, outcome.message)):
+        if isinstance(outcome, AttemptFailed) and (blamed := self.blames_damage(outcome.reason, outcome.message)):
             outcome = AttemptFailed(Reason.NODE_DOWNLOAD, blamed)
         return super().report(outcome, tail=tail)
 
@@ -182,20 +190,20 @@ class PicturePlatform(LeasedPlatform):
         """Return True while the last report is under way, which ends the lease, and from then on if it did."""
         return self._uploader.is_completing
 
-    def _blames_damage(self, reason: Reason, message: str) -> str | None:
-        """Return what to say instead when a failure may come from a model file that is damaged on this disk. None for
-        any other failure. The damaged file is removed, so that the next lease fetches it again.
-        """
-        if not (fails_at_once(reason) or reason is Reason.NODE_DOWNLOAD):
-            return None
-        if self._damaged is None:
-            self._damaged = tuple(each.name for each in self._lease.files if self._is_damaged(each))
-        return f"{', '.join(self._damaged)} was damaged on this node: {message}" if self._damaged else None
-
-    def _is_damaged(self, file: LeaseFile) -> bool:
-        return file.role != PICTURE_ROLE and self._deps.models.discard_if_damaged(file.download.sha256)
-
     # ---- the pictures ----
+
+    def _post_of_annotations(self, event: Event) -> None:
+        """Pass on what the uploader of annotations says. Pictures that wait for one are not done without it."""
+        if isinstance(event, Undelivered):
+            event = replace(event, needed=self._lease.only_annotates)
+        self._state.events.put(event)
+
+    def _annotated(self, key: PictureKey, path: Path | None) -> None:
+        """Drop the file of a picture that waits for its annotation: the annotation is what its project keeps."""
+        if path is not None:
+            path.unlink()
+        with self._lock:
+            self._to_come.discard(key)
 
     def _drop(self, keys: frozenset[PictureKey]) -> None:
         """Have the engine stop drawing these pictures. Called by the uploader's thread."""

@@ -19,6 +19,7 @@ from giornata.control.attempts.ending import complete, reported_ends
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.pictures import picture_report, picture_uploads
+from giornata.control.pictures.await_annotations import keep_annotation
 from giornata.control.storage import uploads
 from giornata.domain.protocol_versions import PATTERN, agreed_version, versions_of
 from giornata.protocol import PROTOCOL_HEADER, SPOKEN
@@ -203,7 +204,7 @@ def get_cache(ctx: Ctx, attempt_id: Attempt, key: CacheKey) -> CacheReply:
 @attempts.put("/cache/{key:path}", responses=ATTEMPT)
 def commit_cache(ctx: Ctx, attempt_id: Attempt, key: CacheKey, body: Json[CommitCache]) -> Committed:
     """Commit uploaded bytes under this key. The first commit stands."""
-    return uploads.commit_cache(ctx, attempt_id, key, body)
+    return keep_annotation(ctx, attempt_id, key, body)
 
 
 @attempts.post("/picture-uploads", responses=ATTEMPT, operation_id="request_picture_uploads")

@@ -1,8 +1,9 @@
 """Stream a page that goes on as server-sent events (WHATWG HTML, section 9.2).
 
 Each item is one message with its `id`; `Last-Event-ID` takes a stream up again behind it. A comment line is sent
-when nothing else was for a while. After the job's end, or when it is paused, and everything was sent, comes a message
-named `end`; a stream that closes without one is to be taken up again. A stream whose key was revoked closes so too.
+when nothing else was for a while, and, in a stream of events, when the job is at another step. After the job's end,
+or when it is paused, and everything was sent, comes a message named `end`; a stream that closes without one is to be
+taken up again. A stream whose key was revoked closes so too.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from giornata.control.access.authenticate import require_standing
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs.reading import job_outputs
-from giornata.control.jobs.reading.history_heads import HistoryPart
+from giornata.control.jobs.reading.history_heads import HistoryPart, read_heads
 from giornata.domain.errors import Unauthenticated
 from giornata.protocol.events import EventType
 from giornata.protocol.jobs import EventPage
@@ -44,6 +45,8 @@ ENDS = frozenset(
 )
 END_MESSAGE = b"event: end\ndata: {}\n\n"
 KEEP_ALIVE = b": still here\n\n"
+NEW_STEP = b": step\n\n"
+"""Tells pages to load again what shows how far the job is. Clients leave comments out."""
 
 LastEventId = Annotated[
     int | None, Header(alias="Last-Event-ID", ge=0, lt=2**63, description="Go on behind this event; wins over after.")
@@ -124,12 +127,20 @@ class Stream:
         """
         with ExitStack() as held:
             held.enter_context(self._slot)
+            step = await self._wakeup.look(self._step)
             sent, over = await self._wakeup.look(self._next)
             if over and not sent:
                 return Response(status_code=204)
             headers = {"X-Accel-Buffering": "no"}
-            messages = self._messages(sent, over)
+            messages = self._messages(sent, over, step)
             return _LimitedResponse(messages, media_type=MEDIA_TYPE, headers=headers, slot=held.pop_all())
+
+    def _step(self) -> int | None:
+        """Return the step that the job is at now, in a stream that tells of later ones. For a thread."""
+        if self._part is not HistoryPart.EVENTS:
+            return None
+        at = (HistoryPart.STEP, self._job_id)
+        return read_heads(self._ctx, [at]).get(at)
 
     def _next(self) -> tuple[bytes, bool]:
         """Return the messages to send next, and whether the job has ended. For a thread: a page is work."""
@@ -144,9 +155,9 @@ class Stream:
     def _positions(self) -> Positions:
         return (HistoryPart.EVENTS, self._ending.after), (self._part, self._after)
 
-    async def _messages(self, sent: bytes, over: bool) -> AsyncIterator[bytes]:
+    async def _messages(self, sent: bytes, over: bool, step: int | None) -> AsyncIterator[bytes]:
         now_s, keep_alive_s = asyncio.get_running_loop().time, self._settings.keep_alive_s
-        follower = Follower(job_id=self._job_id, caller=self._caller, positions=self._positions)
+        follower = Follower(job_id=self._job_id, caller=self._caller, positions=self._positions, step=step)
         yield KEEP_ALIVE
         spoke_s = now_s()
         with self._followed.follow(follower):
@@ -159,6 +170,10 @@ class Stream:
                     return
                 elif not await follower.wait(spoke_s + keep_alive_s - now_s()):
                     yield KEEP_ALIVE
+                    spoke_s = now_s()
+                    continue
+                elif follower.take_step():
+                    yield NEW_STEP
                     spoke_s = now_s()
                     continue
                 try:

@@ -66,19 +66,23 @@ EXAMPLES: Mapping[str, list[Any]] = {
 }
 
 
-def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the `responses` of a route that may refuse with these statuses, and with those that every route may."""
+def refusals(*statuses: int, counted: bool = True) -> dict[int | str, dict[str, Any]]:
+    """Return the `responses` of a route that may refuse with these statuses, and with those that every route may.
+
+    A route that authenticates its caller counts the request against quotas, unless `counted` is False: it may refuse
+    with 429.
+    """
     content = {MEDIA_TYPE: {"schema": {"$ref": f"{SCHEMAS}Problem"}}}
-    return {
-        int(status): {"description": HTTPStatus(status).phrase, "content": content}
-        for status in sorted({*statuses, *_ALWAYS, HTTPStatus.SERVICE_UNAVAILABLE})
-    }
+    may = {*statuses, *_ALWAYS, HTTPStatus.SERVICE_UNAVAILABLE}
+    if counted and HTTPStatus.UNAUTHORIZED in may:
+        may.add(HTTPStatus.TOO_MANY_REQUESTS)
+    return {int(each): {"description": HTTPStatus(each).phrase, "content": content} for each in sorted(may)}
 
 
 USER = refusals(401, 403)
 USER_ITEM = refusals(401, 403, 404)
 USER_CHANGE = refusals(401, 403, 404, 409)
-ATTEMPT = refusals(401, 404, 409)
+ATTEMPT = refusals(401, 404, 409, counted=False)
 
 
 def operation_id(route: APIRoute) -> str:

@@ -15,7 +15,7 @@ from fastapi.security import APIKeyCookie, APIKeyHeader, HTTPAuthorizationCreden
 from giornata.api.requests.lists import Lists
 from giornata.api.settings import ApiSettings
 from giornata.api.wakeup import Wakeup
-from giornata.control.access.authenticate import authenticate, remembered, signed_in, verify
+from giornata.control.access.authenticate import authenticate, remembered, remembered_person, signed_in, verify
 from giornata.control.access.install import signing_key
 from giornata.control.access.signing_in.sessions import require_csrf
 from giornata.control.caller import Caller
@@ -79,7 +79,9 @@ async def _known(request: Request, ctx: Context, bearer: Bearer, header: str | N
     if not secret and (session := session_secret(request)) is not None:
         if request.method not in SAFE_METHODS:
             require_csrf(session, request.headers.get(CSRF_HEADER))
-        caller = await anyio.to_thread.run_sync(signed_in, ctx, session, request.headers.get(PROJECT_HEADER))
+        project_id = request.headers.get(PROJECT_HEADER)
+        person = remembered_person(ctx, session, project_id)
+        caller = await anyio.to_thread.run_sync(signed_in, ctx, session, project_id) if person is None else person
         return await _counted(request, ctx, caller)
     if not secret:
         raise Unauthenticated("no key was sent; send Authorization: Bearer gk_… or X-API-Key: gk_…")

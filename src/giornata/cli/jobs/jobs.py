@@ -191,10 +191,10 @@ def cancel(context: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> 
 
 
 def retry(context: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> None:
-    """Continue a job that failed, expired or was canceled.
+    """Continue a job that failed, ended early or is in doubt.
 
     A new job starts from the last checkpoint of the old job. A queued job that waits for another machine becomes
-    available to every machine now.
+    available to every machine now. A job whose result an audit contradicts is trained again once, at no cost.
     """
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         asked = find_job(client, job_id)

@@ -64,7 +64,7 @@ def follow_order(
                 bar.update(task, completed=progress.ended, note=progress.words())
             if over:
                 break
-            told = "" if progress.ended else waiting_words(job.waiting_because or "")
+            told = waiting_words(job.waiting_because or "")
             if told and without_numbers(told) != why:
                 bar.console.print(
                     visible(told), style="dim", markup=False

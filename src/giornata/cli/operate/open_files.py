@@ -2,6 +2,7 @@
 
 import logging
 import resource
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -31,6 +32,16 @@ def open_files() -> OpenFiles:
     return OpenFiles(soft=_bounded(soft), hard=_bounded(hard), raise_to=raise_to)
 
 
+def files_of(process: int) -> int | None:
+    """Return how many files another process may open now; None where that cannot be told."""
+    if sys.platform != "linux":
+        return None
+    try:
+        return _bounded(resource.prlimit(process, resource.RLIMIT_NOFILE)[0])
+    except OSError:  # it has ended, or is somebody else's
+        return None
+
+
 def _bounded(files: int) -> int:
     return 2**30 if files == resource.RLIM_INFINITY else files
 
@@ -47,10 +58,15 @@ def connections_of(wanted: int, limits: OpenFiles) -> int:
         limits.raise_to(files)
     if files >= needed:
         return wanted
-    taken = max(files - OWN_FILES, FEWEST_CONNECTIONS)
+    taken = connections_within(files)
     log.warning(
         "the server takes %d connections, not the %d of max_connections: its process may open %d files and needs %d; "
         "raise the hard limit (ulimit -Hn %d, or LimitNOFILE=%d of the systemd unit), or lower max_connections",
         *(taken, wanted, files, needed, needed, needed),
     )
     return taken
+
+
+def connections_within(files: int) -> int:
+    """Return how many connections a server takes that may open so many files."""
+    return max(files - OWN_FILES, FEWEST_CONNECTIONS)

@@ -14,6 +14,8 @@ from giornata.cli.settings.hints import giornata
 from giornata.cli.settings.private_files import DATA, keep_private, private_folder
 from giornata.cli.ui.output import Output, reporting
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.generation.picture import NODE_KINDS
+from giornata.protocol.generation.preprocess import PREPROCESS_KIND
 
 PortOption = Annotated[int | None, flag("port")]
 HostOption = Annotated[str | None, flag("host")]
@@ -70,7 +72,7 @@ def up(
             kinds=tuple(kind) if kind else None,
             workloads=parse_workloads(workload),
         )
-        _serve(settings, out, embedded=True, new_signing_key=new_signing_key)
+        _serve(with_all_kinds(settings), out, embedded=True, new_signing_key=new_signing_key)
 
 
 def server(
@@ -138,6 +140,13 @@ def _serve(settings: Settings, out: Output, *, embedded: bool, new_signing_key: 
 
     run_server(settings, on_started=started, own_nodes=own, new_signing_key=new_signing_key)
     out.say("Giornata is down.")
+
+
+def with_all_kinds(settings: Settings) -> Settings:
+    """Return the settings of nodes that are alone: they also annotate, unless the settings name their kinds."""
+    if "kinds" in settings.model_fields_set:
+        return settings
+    return settings.model_copy(update={"kinds": (*NODE_KINDS, PREPROCESS_KIND)})
 
 
 def _nodes_words(own: range) -> str:

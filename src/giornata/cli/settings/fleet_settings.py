@@ -132,20 +132,39 @@ class ChecksTable(_Table):
     """`[fleets.NAME.checks]`: what a node has to find out about itself before it gets work."""
 
     min_driver: str | None = Field(
-        None, pattern=r"^\d+(\.\d+)*$", description="Minimum version of the graphics driver, such as 550.54."
+        None,
+        pattern=r"^\d+(\.\d+)*$",
+        description="Minimum version of the graphics driver, such as 550.54. "
+        "A node with an older one gets no work. Default: not checked.",
     )
-    min_vram_bytes: int | None = Field(None, ge=0, description="Minimum free GPU memory, in bytes.")
+    min_vram_bytes: int | None = Field(
+        None,
+        ge=0,
+        description="Minimum free GPU memory, in bytes. A node with less gets no work. Default: not checked.",
+    )
     min_disk_bytes: int | None = Field(
-        None, ge=0, description="Minimum free disk space in the work directory, in bytes."
+        None,
+        ge=0,
+        description="Minimum free disk space in the work directory, in bytes. "
+        "A node with less gets no work. Default: not checked.",
     )
     min_download_bytes_per_s: float | None = Field(
-        None, gt=0, description="Minimum speed of a download from storage, in bytes per second."
+        None,
+        gt=0,
+        description="Minimum speed of a download from storage, in bytes per second. "
+        "A slower node gets no work. Default: not checked.",
     )
     min_upload_bytes_per_s: float | None = Field(
-        None, gt=0, description="Minimum speed of an upload to storage, in bytes per second."
+        None,
+        gt=0,
+        description="Minimum speed of an upload to storage, in bytes per second. "
+        "A slower node gets no work. Default: not checked.",
     )
     max_clock_skew_s: float | None = Field(
-        None, gt=0, description="Maximum difference between the node's clock and the server's, in seconds."
+        None,
+        gt=0,
+        description="Maximum difference between the node's clock and the server's, in seconds. "
+        "A node beyond it gets no work. Default: not checked.",
     )
 
     def thresholds(self) -> NodeThresholds:
@@ -180,7 +199,8 @@ class FleetTable(_Table):
         description="Requirements that a node must meet before it gets jobs. The table is described below.",
     )
     options: dict[str, Any] = Field(
-        default_factory=dict, description="Options of the driver, as its page in docs/fleets describes them."
+        default_factory=dict,
+        description="Options of the driver. Its page in docs/how-to/providers describes them.",
     )
 
 

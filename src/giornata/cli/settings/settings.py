@@ -56,7 +56,8 @@ class Settings(BaseSettings):
     )
     data: Path = Field(
         default_factory=default_data_directory,
-        description="Directory in which `up` keeps its database, blobs, logs and keys.",
+        description="Directory in which `up` keeps its database, blobs, logs and keys. "
+        "Default: giornata in $XDG_DATA_HOME, or in ~/.local/share.",
     )
 
     # server
@@ -310,7 +311,11 @@ class Settings(BaseSettings):
         description="Price of this node in US dollars per hour, including a Ray cluster behind it. Jobs on the "
         "node are charged this price.",
     )
-    kinds: tuple[str, ...] = Field(NODE_KINDS, description="Kinds of job that this node takes.")
+    kinds: tuple[str, ...] = Field(
+        NODE_KINDS,
+        description="Kinds of job that this node takes; `preprocess` runs the models of annotators. "
+        "Nodes of `giornata up` take `preprocess` as well by default.",
+    )
     workloads: dict[str, str] = Field(
         default_factory=dict,
         description="Your own kinds of job: x-NAME = command line of a program that speaks the pipe protocol.",

@@ -45,7 +45,7 @@ def tiny_model(
         if faults := folder_faults(directory):
             raise InvalidInput(faults)
         if shapes:
-            run_model_code("giornata.diffusion.shapes.model", [str(directory)])
+            run_model_code("giornata.diffusion.shapes.shipped", [str(directory)])
         else:
             run_model_code("giornata.diffusion.tiny.tiny_model", [str(directory), "--family", family.value])
         out.say(f"The tiny model{' that draws shapes' if shapes else ''} is in {directory}")

@@ -85,6 +85,7 @@ def simulate(
         _check_extra()
         of_rules = {AFFINITY: simulate_affinity, AUDITS: simulate_audits}
         if scenario in of_rules:
+            _check_alone(scenario, {"--open": opened, "--save": save is not None, "--jobs": jobs is not None})
             of_rules[scenario](out, seed=seed, nodes=nodes)
             return
         from giornata.simulate.results.report import summary
@@ -109,6 +110,14 @@ def simulate(
             _open(out, page)
         _tell(out, told, wall_s=ran.wall_s, cpu_s=ran.cpu_s)
         conclude(out, told)
+
+
+def _check_alone(scenario: str, given: dict[str, bool]) -> None:
+    """Raise InvalidInput with each option that was given and that this scenario has no use for."""
+    message = f"is no option of the scenario {scenario}"
+    faults = [Fault(where=name, message=message, hint="leave it out") for name, is_given in given.items() if is_given]
+    if faults:
+        raise InvalidInput(faults)
 
 
 def conclude(out: Output, told: dict[str, Any]) -> None:

@@ -64,7 +64,7 @@ def standing(job: Job) -> str:
     """The state with what makes it understood."""
     if job.recovering:
         return "recovering"
-    return str(job.state)
+    return f"{job.state}, in doubt" if job.suspect else str(job.state)
 
 
 def micro_usd(text: str, *, where: str) -> int:

@@ -13,9 +13,11 @@ from giornata.control.access.install import signing_key
 from giornata.control.access.keys import is_live, secret_hash
 from giornata.control.access.permissions import read_scopes
 from giornata.control.access.reach import NOTHING, reach_of_person, reach_of_user
+from giornata.control.access.signing_in.renewal import SESSION_KEPT_MS, session_stands
 from giornata.control.access.signing_in.sessions import live_user, session_caller
 from giornata.control.caller import Caller
 from giornata.control.context import Context
+from giornata.control.memory.known_sessions import FOR_EVER
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.user_queries.records import KeyRecord
 from giornata.domain.errors import Unauthenticated, Unavailable
@@ -109,21 +111,32 @@ def _caller(ctx: Context, key: KeyRecord, scopes: frozenset[Scope]) -> Caller:
 
 
 def signed_in(ctx: Context, secret: str, project_id: str | None) -> Caller:
-    """Return the person behind a session's secret, as `session_caller` does, or as it did a moment ago."""
-    known_as = _session_in(secret, project_id)
-    now_ms, generation = ctx.clock.now_ms(), ctx.memory.generation
-    known = ctx.memory.caller(known_as, at_ms=now_ms)
+    """Return the person behind a session's secret, as `session_caller` does, or as it did a moment ago. One that was
+    found good before is checked again together with the others.
+    """
+    sessions, known_as = ctx.memory.sessions, _session_in(secret, project_id)
+    known = sessions.caller(known_as, at_ms=ctx.clock.now_ms())
     if known is not None:
-        return known
+        sessions.use(known)
+        if session_stands(ctx, known):
+            return known
+    now_ms, generation = ctx.clock.now_ms(), sessions.generation
     caller = session_caller(ctx, secret, project_id)
-    while_ms = range(now_ms, now_ms + KEPT_MS)
-    ctx.memory.remember_caller(known_as, caller, while_ms=while_ms, generation=generation)
+    while_ms = range(now_ms, now_ms + SESSION_KEPT_MS)
+    # Without a name it is the person's first project, which may become another one.
+    named_ms = while_ms if project_id is None else FOR_EVER
+    sessions.remember(known_as, caller, while_ms=while_ms, named_ms=named_ms, generation=generation)
     return caller
 
 
 def remembered_person(ctx: Context, secret: str, project_id: str | None) -> Caller | None:
-    """Return the person behind a session's secret, if `signed_in` found it a moment ago. Asks no database."""
-    return ctx.memory.caller(_session_in(secret, project_id), at_ms=ctx.clock.now_ms())
+    """Return the person behind a session's secret, if that person's rights were read lately. Asks no database."""
+    sessions, now_ms = ctx.memory.sessions, ctx.clock.now_ms()
+    known = sessions.caller(_session_in(secret, project_id), at_ms=now_ms)
+    if known is None or not sessions.stands(known, at_ms=now_ms):
+        return None
+    sessions.use(known)
+    return known
 
 
 def _session_in(secret: str, project_id: str | None) -> str:
@@ -134,8 +147,8 @@ def require_standing(ctx: Context, caller: Caller) -> None:
     """Check again a caller that was let in a while ago, and stays. Raises Unauthenticated for a key or a session that
     has ended meanwhile or reaches less than it did, and for a token that ran out.
 
-    Asks the database at most once in STANDING_KEPT_MS for callers with equal scopes by one key, or by one session in
-    a project.
+    Asks the database at most once in STANDING_KEPT_MS for callers with equal scopes by one key, and once for all
+    sessions together.
     """
     now_ms, generation = ctx.clock.now_ms(), ctx.memory.generation
     if caller.workload is not None:
@@ -144,7 +157,7 @@ def require_standing(ctx: Context, caller: Caller) -> None:
         return
     # With the scopes: a caller with fewer of them still stands where one with more does not any longer.
     stands_as = " ".join([caller.key_id, caller.project_id, *sorted(caller.scopes)])
-    if ctx.memory.stands(stands_as, at_ms=now_ms):
+    if ctx.memory.stands(stands_as, at_ms=now_ms) or (caller.is_session and session_stands(ctx, caller)):
         return
     with ctx.store.read() as tx:
         scopes = _present_reach(tx, caller, now_ms)

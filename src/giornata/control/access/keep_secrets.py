@@ -27,13 +27,14 @@ def set_secret(ctx: Context, caller: Caller, name: str, request: SetSecret) -> S
     Raises Forbidden for a caller that is no admin, InvalidInput, and Unavailable where nothing can be sealed.
     """
     require_admin(caller)
-    _check_name(name)
+    faults = name_faults(name)
     value = request.value.get_secret_value()
     if PRINTABLE.fullmatch(value) is None:
         hint = "leave out spaces and line ends"
-        raise InvalidInput(
-            [Fault(where="value", message="is not one line of visible ASCII characters without quotes", hint=hint)]
-        )
+        message = "is not one line of visible ASCII characters without quotes"
+        faults.append(Fault(where="value", message=message, hint=hint))
+    if faults:
+        raise InvalidInput(faults)
     now_ms = ctx.clock.now_ms()
     sealed = ctx.sealer.seal(json.dumps([caller.project_id, name, value]))
     record = SecretRecord(
@@ -61,7 +62,8 @@ def list_secrets(ctx: Context, caller: Caller) -> SecretPage:
 def delete_secret(ctx: Context, caller: Caller, name: str) -> Secret:
     """Forget a value. Raises Forbidden for a caller that is no admin, and NotFound."""
     require_admin(caller)
-    _check_name(name)
+    if faults := name_faults(name):
+        raise InvalidInput(faults)
     with ctx.store.begin() as tx:
         record = tx.secrets.get(caller.project_id, name)
         if record is None or not tx.secrets.drop(caller.project_id, name):
@@ -89,10 +91,12 @@ def secret_value(tx: Transaction, ctx: Context, project_id: str, name: str, *, w
     return str(value)
 
 
-def _check_name(name: str) -> None:
-    if re.fullmatch(NAME_PATTERN, name) is None:
-        hint = "letters, digits, - and _, beginning with a letter; 64 at most"
-        raise InvalidInput([Fault(where="name", message="is not the name of a secret", hint=hint)])
+def name_faults(name: str) -> list[Fault]:
+    """Return the fault of a text that cannot name a secret; nothing for one that can."""
+    if re.fullmatch(NAME_PATTERN, name):
+        return []
+    hint = "letters, digits, - and _, beginning with a letter; 64 at most"
+    return [Fault(where="name", message="is not the name of a secret", hint=hint)]
 
 
 def _reply(record: SecretRecord) -> Secret:

@@ -18,7 +18,11 @@ def reach_of_user(tx: Transaction, user: UserRecord | None, project_id: str) -> 
     """Return what `reach_of_person` does, of a person who was read in this transaction."""
     if user is None or user.deactivated_at_ms is not None:
         return NOTHING
-    if user.operator:
+    return reach_of_role(None if user.operator else tx.memberships.role(user.id, project_id), operator=user.operator)
+
+
+def reach_of_role(role: str | None, *, operator: bool) -> frozenset[Scope]:
+    """Return the reach of somebody with this role in a project; None: with none."""
+    if operator:
         return ROLE_SCOPES[Role.OWNER]
-    role = tx.memberships.role(user.id, project_id)
     return NOTHING if role is None else ROLE_SCOPES[Role(role)]

@@ -1,12 +1,14 @@
 """Validations: sample images of a training job after a step, drawn by any node from the checkpoint of that step.
 
 A validation is a job of its own, made in the transaction that commits the checkpoint. The checkpoint is a file that
-it reads, so that the bytes stay when the training job no longer keeps the checkpoint.
+it reads, so that the bytes stay when the training job no longer keeps the checkpoint. So is the file of a registered
+base, which the training job holds only until its own end.
 """
 
 from dataclasses import replace
 
 from giornata.control.context import Context
+from giornata.control.pictures.order_files import BASE_SHA256
 from giornata.control.ports.node_queries.work_rows import ArtifactRow, AttemptRow, JobRow
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.user_queries.records import JobRecord
@@ -38,6 +40,8 @@ def order_validation(
     turn = next_turn(tx.submission.turns(job.project_id, kind=VALIDATE_KIND, priority=PRIORITY))
     tx.submission.add_each([replace(new, turn=turn)])
     tx.submission.add_input(new, CHECKPOINT_ROLE, commit.sha256)
+    if job.spec.get(BASE_SHA256) is not None:
+        tx.submission.hold_models_of(new.id, [job.id])
     data = {"kind": VALIDATE_KIND, "retry_of": None}
     tx.events.add(new.id, new.project_id, EventType.JOB_SUBMITTED, None, data, at_ms)
     return new.id

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from giornata.control.context import Context
-from giornata.control.ports.node_queries.machine_store import PaceRow
+from giornata.control.ports.node_queries.machine_store import PaceRow, StepAwaited
 from giornata.domain.jobs.reasons import Reason
 from giornata.domain.machines.machine_ids import owner_of
 from giornata.domain.machines.stragglers import (
@@ -52,7 +52,12 @@ def move_stragglers(ctx: Context) -> int:
         with ctx.store.read() as tx:
             live = tx.paces.live()
             ended = tx.paces.ended(since_ms=now_ms - HISTORY_MS, limit=HISTORY_ROWS) if live else ()
+            long_ago_ms = now_ms - round(ctx.policy.stragglers.second_step_s * 1000)
+            waiting = tx.paces.without_a_step(started_before_ms=long_ago_ms)
         moved = sum(_release_stuck(ctx, each, now_ms=now_ms) for each in live if each.order == Order.CONTINUE)
+        moved += sum(
+            _release_silent(ctx, each, since_ms=each.started_at_ms, step_s=None, now_ms=now_ms) for each in waiting
+        )
         recent_s = _recent_s(ctx, live)
         cohorts = _cohorts([*live, *ended], {**_whole_s(ctx, ended), **recent_s})
         sizes = Counter(_cohort(each) for each in live)
@@ -111,17 +116,24 @@ def _release_stuck(ctx: Context, row: PaceRow, *, now_ms: int) -> bool:
     """Release an attempt that stands still. It beats, so its agent lives, and the agent's own watchdog did not see
     that the engine does nothing.
     """
-    step_s = _step_s(row)
     done = row.total_steps is not None and (row.stepped_to or 0) >= row.total_steps  # results are on their way
-    if row.lapsed or done or step_s is None or row.stepped_at_ms is None:
+    if row.lapsed or done:
         return False
+    stepped_at_ms = row.first_step_at_ms if row.stepped_at_ms is None else row.stepped_at_ms
+    return _release_silent(ctx, row, since_ms=stepped_at_ms, step_s=_step_s(row), now_ms=now_ms)
+
+
+def _release_silent(
+    ctx: Context, row: PaceRow | StepAwaited, *, since_ms: int, step_s: float | None, now_ms: int
+) -> bool:
     # Up to its last beat: a node that is silent is the lease's affair.
-    silent_s = (min(now_ms, row.until_ms) - row.stepped_at_ms) / 1000
+    silent_s = (min(now_ms, row.until_ms) - since_ms) / 1000
     if not is_stuck(silent_s=silent_s, step_s=step_s, policy=ctx.policy.stragglers):
         return False
+    usual = "" if step_s is None else f", where one takes {step_s:.3g} s"
     notice = {
         "name": "stuck",
-        "message": f"no step for {silent_s:.0f} s, where one takes {step_s:.3g} s: it is moved",
+        "message": f"no step for {silent_s:.0f} s{usual}: it is moved",
         "step_s": step_s,
         "silent_s": silent_s,
     }

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from giornata.control.caller import Caller
+from giornata.control.memory.known_sessions import KnownSessions
 from giornata.control.memory.quota_memory import QuotaMemory
 from giornata.control.ports.node_queries.gauges import EndedTotals, Gauges
 from giornata.control.ports.node_queries.picture_store import OrderSpec, PictureKey
@@ -16,6 +17,7 @@ from giornata.control.ports.node_queries.routing_store import BaseQueue
 from giornata.domain.billing.budget import Budget, Spent
 from giornata.domain.errors import Unavailable
 from giornata.domain.generation.fleet_models import FleetModels
+from giornata.domain.generation.large_files import LargeFiles
 from giornata.domain.generation.suspect_models import SuspectModels
 from giornata.domain.machines.stragglers import Trail
 
@@ -97,9 +99,11 @@ class ProcessCache:
         self.readers = threading.BoundedSemaphore(READERS)
         self.fetches = OneFetchEach()  # of models from outside
         self.fleet_models = FleetModels()
+        self.large_files = LargeFiles()
         self.suspect_models = SuspectModels()
         self._sound_loras: set[str] = set()
         self.quotas = QuotaMemory()
+        self.sessions = KnownSessions()
         self._lock = threading.Lock()
         self._callers: dict[str, tuple[Caller, range]] = {}
         self._standing: dict[str, range] = {}  # when those who stay were found good, by id
@@ -172,11 +176,12 @@ class ProcessCache:
             self._standing[caller_id] = while_ms
 
     def forget_callers(self) -> None:
-        """Forget all callers because a key was revoked here: nobody is let in, or stays, on what was read before."""
+        """Forget all callers because a key or session ended here: nobody is let in, or stays, on earlier readings."""
         with self._lock:
             self._generation += 1
             self._callers.clear()
             self._standing.clear()
+        self.sessions.forget()
 
     def mtbi_s(self, *, at_ms: int, kept_ms: int) -> float | None:
         """Return the fleet's mean time between interruptions, in seconds, if it was found at most `kept_ms` ago."""

@@ -75,12 +75,21 @@ def _of_training(tx: Transaction, project_id: str, spec: Mapping[str, Any], quot
     for field in TRAINED_BASES:
         if name := spec.get(field):
             sha256 = spec.get("pretrained_model_sha256") if field == TRAINED_BASES[0] else None
-            yield from _fault(quotas, "base", f"spec.{field}", str(name), [_unregistered(str(name), sha256)])
+            known = _registered_as(tx, project_id, str(name), sha256)
+            yield from _fault(quotas, "base", f"spec.{field}", str(name), known or [_unregistered(str(name), sha256)])
     sha256 = spec.get("init_lora")
     if sha256 and quotas.allowed_adapters is not None:
         source = ModelSource.JOB if tx.quotas.is_trained(project_id, sha256) else ModelSource.BLOB
         found = ModelIdentity(names=(), sha256=sha256, source=source)
         yield from _fault(quotas, ModelKind.LORA, "spec.init_lora", sha256, [found])
+
+
+def _registered_as(tx: Transaction, project_id: str, name: str, sha256: str | None) -> list[ModelIdentity]:
+    """Return what is certain of the models that have this sha256, under whatever name."""
+    if sha256 is None:
+        return []
+    found = [tx.models.named(project_id, [name]).get(name), tx.models.of_bytes(project_id, [sha256]).get(sha256)]
+    return [identity_of(each) for each in found if each is not None and each.sha256 == sha256]
 
 
 def _unregistered(name: str, sha256: str | None) -> ModelIdentity:

@@ -20,7 +20,8 @@ from giornata.domain.errors import BlobMissing, Fault, InvalidInput, Unavailable
 from giornata.domain.generation.model_header import name_faults
 from giornata.domain.generation.model_kinds import TITLES, ModelFamily, ModelKind
 from giornata.protocol.model_references import HubRepository, model_reference
-from giornata.protocol.training.model_names import looks_like_path
+from giornata.protocol.training.base_model import BaseModelFields
+from giornata.protocol.training.model_names import is_single_file, looks_like_path
 
 SHOWN = 3
 ROLES: Mapping[str, frozenset[ModelKind]] = {
@@ -58,7 +59,8 @@ def bring_models(ctx: Context, project_id: str, places: Iterable[ModelPlace]) ->
 
     The header of a registered LoRA is read again, once in a process: the LoRA may be older than a rule that would
     refuse it today. Call it before the transaction of the submission: it reads storage, and may download. Returns the
-    faults of references that name nothing usable, and of such LoRAs. Raises Unavailable when a source fails.
+    faults of references that name nothing usable, and of such LoRAs. Where a source fails, those that were found
+    before it are all; without any it raises Unavailable.
     """
     by_name = _by_name(places)
     with ctx.store.read() as tx:
@@ -73,6 +75,8 @@ def bring_models(ctx: Context, project_id: str, places: Iterable[ModelPlace]) ->
         except InvalidInput as refusal:
             faults += refusal.faults
         except Unavailable as error:
+            if faults:
+                return faults  # they keep the order from being placed, whether the source comes back or not
             raise Unavailable(f"{place.where}: {error}", public=f"{place.where}: {error.public}") from error
         else:
             if found is not None:
@@ -137,6 +141,65 @@ def resolve_models(
         used = {(model.project_id, model.name): model for _, model in found}
         tx.models.use(list(used.values()), at_ms=ctx.clock.now_ms())
     return faults
+
+
+def resolve_base(
+    tx: Transaction, ctx: Context, project_id: str, spec: BaseModelFields, *, notes_use: bool = True
+) -> tuple[Mapping[str, str], list[Fault]]:
+    """Return the fields that a registered base sets in the spec of a training job, and the faults.
+
+    A registered file sets its sha256, and a registered repository its name on the hub. A base that is not registered
+    sets nothing: the node finds it by its name. With a revision a file on the hub is not looked up. The name is one
+    that `may_be_registered`.
+    """
+    name, given = spec.pretrained_model_name_or_path, spec.pretrained_model_sha256
+    is_file = is_single_file(name)
+    if is_file and spec.revision is not None:
+        return {}, []
+    model = tx.models.named(project_id, [name]).get(name)
+    if is_file and (model is None or (given is not None and given != model.sha256)):
+        return {}, []  # the file on the hub is meant, whatever the registry has under this name
+    if model is None:
+        return {}, list(_of_unregistered(name, given))
+    place = _BasePlace(name)
+    faults = [*_setting_faults(spec, model), *_kind_faults(place, model)]
+    faults += _disk_faults(tx, ctx, project_id, [(place, model)])
+    if notes_use and not faults:
+        tx.models.use([model], at_ms=ctx.clock.now_ms())
+    if model.sha256 is None:
+        return {"pretrained_model_name_or_path": model.reference}, faults
+    return {"pretrained_model_sha256": model.sha256}, faults
+
+
+class _BasePlace:
+    """The base of a training job, as a `ModelPlace`."""
+
+    where, role = "spec.pretrained_model_name_or_path", "base"
+
+    def __init__(self, name: str) -> None:
+        self.use: dict[str, Any] = {"name": name}
+
+
+def _of_unregistered(name: str, given: str | None) -> Iterator[Fault]:
+    if given is not None:
+        message = f"there is no registered model {name}, and a sha256 applies to a single file only"
+        yield Fault(where=_BasePlace.where, message=message, hint="giornata models list shows the models")
+
+
+def _setting_faults(spec: BaseModelFields, model: ModelRecord) -> Iterator[Fault]:
+    """Yield a fault for each setting that a registered file contradicts, or that would have no effect."""
+    if model.sha256 is None:
+        if spec.pretrained_model_sha256 is not None:
+            message = f"{model.name} is a repository of the hub, and a sha256 applies to a single file"
+            yield Fault(where="spec.pretrained_model_sha256", message=message, hint="leave it out")
+        return
+    if spec.pretrained_model_sha256 not in {None, model.sha256}:
+        message = f"{model.name} has the sha256 {model.sha256}"
+        yield Fault(where="spec.pretrained_model_sha256", message=message, hint="leave it out: the server sets it")
+    for field in ("revision", "variant"):
+        if getattr(spec, field) is not None:
+            message = f"has no effect with the registered file {model.name}"
+            yield Fault(where=f"spec.{field}", message=message, hint="leave it out")
 
 
 def _registered(tx: Transaction, project_id: str, keys: Sequence[str]) -> Mapping[str, ModelRecord]:

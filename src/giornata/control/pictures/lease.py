@@ -12,15 +12,18 @@ from giornata.control.access.authenticate import attempt_token
 from giornata.control.access.install import signing_key_in
 from giornata.control.context import Context
 from giornata.control.models.downloads import downloads_of
+from giornata.control.pictures.await_annotations import advance, kept_of, without_unkept
+from giornata.control.pictures.bounded_fetches import note_lease_fetches, passed_over, within_bound
 from giornata.control.ports.node_queries.picture_store import LeaseBill, OrderSpec, PictureRow, PicturesWanted
 from giornata.control.ports.node_queries.work_rows import AttemptRow
 from giornata.control.ports.store import Transaction
 from giornata.control.storage.signed_urls import download
 from giornata.domain.billing.costs import apportion
-from giornata.domain.generation.picture import SafetyPolicy, strictest
+from giornata.domain.generation.picture import FAILED_AGAIN_MS, SafetyPolicy, strictest
 from giornata.domain.jobs.attempt import renew_every_s
 from giornata.domain.jobs.job import JobEvent, JobState
 from giornata.protocol.generation.annotators import ANNOTATION_ENTRY
+from giornata.protocol.generation.awaited_annotations import awaited, awaits_annotation, model_annotations
 from giornata.protocol.generation.expand import leased_params
 from giornata.protocol.generation.picture import PictureParams
 from giornata.protocol.generation.preprocess import AnnotationParams, LeasedParams, annotation_keys
@@ -31,11 +34,13 @@ NOTED_EVERY_MS = 3_600_000
 """The use of an entry is noted no more often."""
 SHARED = frozenset({*PictureParams.model_fields, *AnnotationParams.model_fields})
 """Fields of a spec that decide on a picture."""
-FAILED_AGAIN_MS = 600_000
-"""A machine that failed to draw a picture is not asked for it again for so long."""
+MOST_BATCHES = 8
+"""A claim looks at so many batches whose pictures were all queued anew."""
 
 
-def pictures_wanted(claim: Claim, *, machine_id: str, project_id: str | None, at_ms: int) -> PicturesWanted:
+def pictures_wanted(
+    ctx: Context, claim: Claim, *, machine_id: str, project_id: str | None, at_ms: int
+) -> PicturesWanted:
     """Return the conditions of the pictures that a claim may get. The routing policy names their bases.
 
     A claim with a joint key asks for pictures that may join the batch of that key.
@@ -48,37 +53,70 @@ def pictures_wanted(claim: Claim, *, machine_id: str, project_id: str | None, at
         vram_bytes=claim.node.vram_bytes,
         batch_key=claim.joint_key,
         failed_since_ms=at_ms - FAILED_AGAIN_MS,
+        passed_over=passed_over(ctx, claim, at_ms=at_ms),
     )
 
 
 def lease_pictures(
-    tx: Transaction, ctx: Context, wanted: PicturesWanted, node: NodeInfo, request_id: str, *, price: int, at_ms: int
+    tx: Transaction, ctx: Context, wanted: PicturesWanted, claim: Claim, node: NodeInfo, *, price: int, at_ms: int
 ) -> PictureLease | None:
-    """Lease pictures to the node, whose row is held; None when there are none for it.
+    """Lease pictures to the node of the claim, whose row is held; None when there are none for it. `node` is the node
+    as the server knows it.
 
     The node's price is divided among the orders by the pixel-steps of their pictures.
     """
     attempt_id = ctx.names.new("att")
-    pictures = tx.picture_leases.take(wanted, lease=attempt_id)
-    if not pictures:
+    for _ in range(MOST_BATCHES):
+        if (orders := passed_over(ctx, claim, at_ms=at_ms)) != wanted.passed_over:
+            wanted = replace(wanted, passed_over=orders)
+        taken = tx.picture_leases.take(wanted, lease=attempt_id)
+        if not taken:
+            return None
+        specs = _specs(tx, ctx, {each.order_id for each in taken})
+        ready = _ready(tx, taken, specs, lease=attempt_id)
+        if pictures := within_bound(tx, ctx, ready, specs, claim, lease=attempt_id, at_ms=at_ms):
+            break
+    else:
         return None
     attempt = _attempt(ctx, pictures, node, attempt_id, price=price, at_ms=at_ms)
-    tx.picture_leases.begin(attempt, request_id, bills_of(pictures, price_micro_usd_per_hour=price))
+    tx.picture_leases.begin(attempt, claim.request_id, bills_of(pictures, price_micro_usd_per_hour=price))
     ctx.memory.fleet_models.note_leased(node.node_id, pictures[0].base_key, at_ms=at_ms)
-    return build_picture_lease(tx, ctx, attempt, pictures)
+    lease = build_picture_lease(tx, ctx, attempt, pictures, specs=specs)
+    note_lease_fetches(ctx, node.node_id, lease.files, at_ms=at_ms)
+    return lease
+
+
+def _ready(
+    tx: Transaction, pictures: Sequence[PictureRow], specs: Mapping[str, OrderSpec], *, lease: str
+) -> Sequence[PictureRow]:
+    """Return those of the taken pictures that the lease may have. Pictures whose annotation is kept by now, or was
+    collected, are queued anew."""
+    first = pictures[0]
+    if not awaits_annotation(first.batch_key, first.base_key):
+        return without_unkept(tx, pictures, specs)
+    order = specs[first.order_id]
+    needed = model_annotations(order.kind, order.spec, first.differs)
+    if needed and not kept_of(tx, first.project_id, [awaited(first.project_id, first.batch_key, needed)]):
+        return pictures
+    advance(tx, first, lease=lease)
+    tx.picture_leases.give_back(lease, fruitless=False)
+    return ()
 
 
 def build_picture_lease(
-    tx: Transaction, ctx: Context, attempt: AttemptRow, pictures: Sequence[PictureRow]
+    tx: Transaction,
+    ctx: Context,
+    attempt: AttemptRow,
+    pictures: Sequence[PictureRow],
+    *,
+    specs: Mapping[str, OrderSpec] | None = None,
 ) -> PictureLease:
     """Return the lease of these pictures of one batch key; a second call gives the same, with fresh URLs."""
     projects = {each.key: each.project_id for each in pictures}
     ctx.memory.remember_lease(attempt.id, projects, until_ms=attempt.lease_expires_at_ms)
-    specs = _specs(tx, ctx, {each.order_id for each in pictures})
-    params = [
-        leased_params(specs[each.order_id].kind, specs[each.order_id].spec, seed=each.seed, differs=each.differs)
-        for each in pictures
-    ]
+    specs = _specs(tx, ctx, {each.order_id for each in pictures}) if specs is None else specs
+    waits = bool(pictures) and awaits_annotation(pictures[0].batch_key, pictures[0].base_key)
+    params = [(_awaited if waits else _drawn)(each, specs[each.order_id]) for each in pictures]
     drawn = list(zip(pictures, params, strict=True))
     annotations = kept_annotations(tx, ctx, attempt.job_id, drawn)
     return PictureLease(
@@ -93,7 +131,17 @@ def build_picture_lease(
         ),
         files=(*_files(tx, ctx, drawn), *annotations.files),
         wanted_annotations=annotations.wanted,
+        only_annotates=waits,
     )
+
+
+def _drawn(row: PictureRow, order: OrderSpec) -> LeasedParams:
+    return leased_params(order.kind, order.spec, seed=row.seed, differs=row.differs)
+
+
+def _awaited(row: PictureRow, order: OrderSpec) -> LeasedParams:
+    """Return the annotation for which a picture waits."""
+    return awaited(row.project_id, row.batch_key, model_annotations(order.kind, order.spec, row.differs))
 
 
 def begin_orders(ctx: Context, order_ids: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ from itertools import islice
 from giornata.control.context import Context
 from giornata.control.models.downloads import downloads_of
 from giornata.control.notifications.announce import announce
+from giornata.control.pictures.bounded_fetches import note_fetches
 from giornata.control.pictures.model_coverage import BASE_ROLES
 from giornata.control.pictures.route_pictures import base_to_fetch, see_fleet
 from giornata.control.ports.node_queries.routing_store import BaseQueue
@@ -124,6 +125,7 @@ def _hint(ctx: Context, claim: Claim, project_id: str | None, *, at_ms: int) -> 
         if found.keys() >= set(missing):
             tx.routing.note_held(node_id, version=None, held=None, fetching=wanted.base_key)
             downloads = tuple(found[each] for each in names if each in found)
+            note_fetches(ctx, node_id, (each for each in downloads if each.sha256 not in missing), at_ms=at_ms)
             return PrefetchHint(base_key=wanted.base_key, downloads=downloads)
     fleet.note_given_up(node_id)
     return None

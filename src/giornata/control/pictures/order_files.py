@@ -1,4 +1,4 @@
-"""Hold the files that an order's pictures are drawn with, so that no collector takes them while pictures wait."""
+"""Hold model files that a job needs, and an order's pictures, so that no collector takes them while the job waits."""
 
 from collections.abc import Iterator, Mapping
 
@@ -7,7 +7,10 @@ from giornata.control.ports.user_queries.records import MODEL_ROLE, JobRecord, O
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.generation.checks.named_models import named_models, uploaded_pictures
 from giornata.protocol.project.admin import ROOT_PROJECT
+from giornata.protocol.training.model_names import is_single_file
 
+BASE_SHA256 = "pretrained_model_sha256"
+"""The field of a training job's spec that names the bytes of its base."""
 PICTURE_ROLE = "picture:"
 SHORT = 22
 """Hexadecimal digits of a hash that tell the files of one order apart, in a column of 32 characters."""
@@ -32,6 +35,22 @@ def hold_files(tx: Transaction, job: JobRecord) -> None:
     files = [_file(MODEL_ROLE, sha256, job.project_id if sha256 in own else ROOT_PROJECT) for sha256 in models]
     files += [_file(PICTURE_ROLE, sha256, job.project_id) for sha256 in pictures]
     tx.submission.add_order_files(job.id, files)
+
+
+def hold_base(tx: Transaction, job: JobRecord, sha256: str) -> None:
+    """Hold the base of a training job, if the server has the file with this sha256.
+
+    Raises InvalidInput when the file of a registered base is gone. Any other base is found by its name.
+    """
+    project_id = job.project_id
+    if sha256 not in tx.uploads.touch_blobs(project_id, [sha256], at_ms=job.created_at_ms):
+        project_id = ROOT_PROJECT
+        shared = sorted(tx.models.shared_blobs([sha256]))
+        if not shared or sha256 not in tx.uploads.touch_blobs(project_id, shared, at_ms=job.created_at_ms):
+            if not is_single_file(job.spec["pretrained_model_name_or_path"]):
+                raise InvalidInput(_missing({sha256: "spec.pretrained_model_name_or_path"}, set()))
+            return
+    tx.submission.add_order_files(job.id, [_file(MODEL_ROLE, sha256, project_id)])
 
 
 def _file(role: str, sha256: str, project_id: str) -> OrderFile:

@@ -24,6 +24,8 @@ from giornata.domain.generation.model_routing import (
     is_relief,
     prefetch,
 )
+from giornata.domain.generation.picture import LEASE_KIND
+from giornata.protocol.generation.awaited_annotations import MODEL_BASES, node_kind_of_base
 from giornata.protocol.generation.expand import bases_of
 from giornata.protocol.node.held_models import HeldTier, HeldTiers
 from giornata.protocol.node.work import Claim
@@ -117,6 +119,7 @@ def see_fleet(tx: Transaction, ctx: Context, *, at_ms: int) -> FleetModels:
     for row in rows:
         fleet.put(row.node_id, _node_models(row, fleet.of(row.node_id), files.get(row.node_id)))
     fleet.keep_only([row.node_id for row in rows], at_ms=at_ms)
+    ctx.memory.large_files.forget_old(at_ms=at_ms)
     fleet.read_at_ms = at_ms
     return fleet
 
@@ -124,7 +127,8 @@ def see_fleet(tx: Transaction, ctx: Context, *, at_ms: int) -> FleetModels:
 def base_to_fetch(ctx: Context, claim: Claim, queues: Sequence[BaseQueue], *, at_ms: int) -> BaseQueue | None:
     """Return the base that the node should fetch while its GPU works, by its first picture; None for none."""
     fleet, vram_bytes = ctx.memory.fleet_models, claim.node.vram_bytes
-    fit = [each for each in queues if vram_bytes is None or each.min_vram_bytes <= vram_bytes]
+    drawn = [each for each in queues if LEASE_KIND in claim.kinds and each.base_key not in MODEL_BASES]
+    fit = [each for each in drawn if vram_bytes is None or each.min_vram_bytes <= vram_bytes]
     demand = DemandByBase(fit, fleet)
     base_key = prefetch(fleet.held(claim.node.node_id), demand, now_ms=at_ms, policy=ctx.policy.routing)
     return next((each for each in fit if each.base_key == base_key), None)
@@ -133,6 +137,7 @@ def base_to_fetch(ctx: Context, claim: Claim, queues: Sequence[BaseQueue], *, at
 def _in_order(ctx: Context, claim: Claim, queues: Sequence[BaseQueue], *, at_ms: int) -> Iterator[str]:
     """Yield the bases that the policy chooses from those of the highest priority, then from the next ones."""
     policy, fleet = ctx.policy.routing, ctx.memory.fleet_models
+    queues = [each for each in queues if node_kind_of_base(each.base_key) in claim.kinds]
     held, relief = fleet.held(claim.node.node_id), is_relief(claim.request_id, policy)
     if claim.held_version is None:  # nobody knows what it holds: it waits for no other node
         policy = replace(policy, delay_s=0)
@@ -142,13 +147,18 @@ def _in_order(ctx: Context, claim: Claim, queues: Sequence[BaseQueue], *, at_ms:
             yield choice.base_key
 
 
-def _demand(queue: BaseQueue) -> BaseDemand:
+def work_that_waits_s(queue: BaseQueue) -> float:
+    """Return the seconds that the pictures of a base take one node: those that were counted, or those of the first
+    order."""
     mean = queue.pixel_steps / max(1, queue.sampled)
-    pixel_steps = max(float(queue.pixel_steps), mean * queue.order_pictures)
+    return max(float(queue.pixel_steps), mean * queue.order_pictures) / PIXEL_STEPS_PER_S
+
+
+def _demand(queue: BaseQueue) -> BaseDemand:
     return BaseDemand(
         base_key=queue.base_key,
         oldest_at_ms=queue.waits_since_ms,
-        work_s=pixel_steps / PIXEL_STEPS_PER_S,
+        work_s=work_that_waits_s(queue),
         turn=queue.turn,
     )
 
@@ -162,7 +172,7 @@ def _learn_bases(tx: Transaction, ctx: Context, queues: Sequence[BaseQueue]) -> 
     unknown = [each for each in queues if fleet.base(each.base_key) is None]
     if not unknown:
         return
-    found = {each.base_key: BaseFiles(name=each.base_key) for each in unknown}
+    found = {each.base_key: BaseFiles(name=MODEL_BASES.get(each.base_key, each.base_key)) for each in unknown}
     for order in tx.picture_orders.specs(sorted({each.order_id for each in unknown})).values():
         try:
             found |= bases_of(order.kind, order.spec)

@@ -28,7 +28,8 @@ def read_daily_costs(
     require_scope(caller, Scope.JOBS_READ)
     last = until or datetime.fromtimestamp(ctx.clock.now_ms() / 1000, tz=UTC).date()
     first = since or last - min(timedelta(days=USUAL_DAYS - 1), last - date.min)
-    _check(first, last, label)
+    if faults := query_faults(first, last, label):
+        raise InvalidInput(faults)
     project_id = None if caller.is_root_admin else caller.project_id
     days = range(first.toordinal() - EPOCH, last.toordinal() - EPOCH + 1)
     with ctx.store.read() as tx:
@@ -45,7 +46,8 @@ def read_daily_costs(
     return DailyCosts(since=first, until=last, label=label, items=items)
 
 
-def _check(first: date, last: date, label: str | None) -> None:
+def query_faults(first: date, last: date, label: str | None) -> list[Fault]:
+    """Return the faults of what is asked for: days from `first` to `last`, by this label."""
     faults = []
     if first > last:
         faults.append(Fault(where="query.since", message="is after until", hint="swap them"))
@@ -54,5 +56,4 @@ def _check(first: date, last: date, label: str | None) -> None:
         faults.append(Fault(where="query.since", message="is more than a year before until", hint=hint))
     if label is not None:
         faults += label_faults({label: ""})
-    if faults:
-        raise InvalidInput(faults)
+    return faults

@@ -12,6 +12,7 @@ from giornata.control.jobs.retry import retry
 from giornata.control.jobs.stop_job import cancel
 from giornata.dashboard.home_pages import ACTIVE, ENDED
 from giornata.dashboard.rendering import render
+from giornata.dashboard.shared_parts import LIST_KEPT_MS
 from giornata.dashboard.visit import Visit, action, page, part, see
 from giornata.domain.errors import Conflict, GiornataError, InvalidInput, NotFound, OverBudget
 from giornata.domain.jobs.job import JobState
@@ -128,7 +129,7 @@ def _wanted(visit: Visit, given: Mapping[str, str]) -> dict[str, Any]:
 
 ROUTES = (
     page("/projects/{project_id}/jobs", show),
-    part("/projects/{project_id}/jobs/rows", show_rows),
+    part("/projects/{project_id}/jobs/rows", show_rows, kept_ms=LIST_KEPT_MS),
     action("/projects/{project_id}/jobs/cancel", cancel_several),
     action("/projects/{project_id}/jobs/retry", retry_several),
     action("/projects/{project_id}/jobs/delete", delete_several),

@@ -18,6 +18,7 @@ from giornata.control.jobs.reading.read_jobs import get_job
 from giornata.control.jobs.submission.estimate import estimate
 from giornata.control.jobs.submission.spec_faults import parse_spec
 from giornata.control.jobs.submission.submit import submit
+from giornata.control.models.register import list_models
 from giornata.control.storage.datasets import create_dataset, get_dataset
 from giornata.control.storage.training_view import TrainedView, read_picture, view_pictures
 from giornata.dashboard.forms import micro_usd_in, number_in, said_of
@@ -25,6 +26,7 @@ from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import SubmittedForm, Visit, action, page, see
 from giornata.domain.billing.money import MICRO_USD
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, NotFound, collecting
+from giornata.domain.generation.model_kinds import ModelKind
 from giornata.protocol.jobs import Job, SubmitJob
 from giornata.protocol.presets import PRESETS, started_from
 from giornata.protocol.project.admin import Scope
@@ -34,7 +36,9 @@ from giornata.protocol.uploads import CreateDataset, DatasetItem
 MOST_PICTURES = 200
 """Pictures that the page takes; a larger dataset is made by `giornata train`."""
 MOST_SHOWN_BYTES = 32 * 2**20
+BASES = 50
 SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+OF_SPEC = re.compile(r"spec\.(\w+)", re.ASCII)
 NO_DATASET = "ds_0"
 FIELDS: Mapping[str, str] = {
     "model": "pretrained_model_name_or_path",
@@ -291,7 +295,7 @@ def _page(
     typed: Mapping[str, str] | None = None,
     like: Job | None = None,
 ) -> Response:
-    sorted_faults = _sorted(faults, pictures)
+    sorted_faults = _sorted(faults, pictures, visit.form)
     return render(
         visit,
         "train.html",
@@ -304,6 +308,8 @@ def _page(
         others=sorted_faults.others,
         picture_faults=sorted_faults.pictures,
         replaced=0,
+        # The settings of a job name its base, and a page has eight statements.
+        bases=registered_bases(visit) if like is None else (),
         key=visit.form.get("key") or visit.ctx.names.new("form"),
         **_shown(visit, pictures),
     )
@@ -325,20 +331,30 @@ def _view_spec(form: SubmittedForm) -> TrainSpec:
         return TrainSpec.model_validate(needed)
 
 
-def _sorted(faults: Sequence[Fault], pictures: Sequence[Picture]) -> SortedFaults:
+def _sorted(faults: Sequence[Fault], pictures: Sequence[Picture], form: SubmittedForm) -> SortedFaults:
     names = {each.name: each.sha256 for each in pictures}
     places = {f"spec.{own}": name for name, own in FIELDS.items()}
     places |= {"spec.model": "model", "budget": "budget", "name": "name", "more": "more", "preset": "preset"}
-    fields, at_pictures, others = dict[str, str](), dict[str, str](), list[Fault]()
+    at_fields, at_pictures, others = dict[str, list[str]](), dict[str, str](), list[Fault]()
     for fault in faults:
         said = said_of(fault)
         if fault.where in places:
-            fields[places[fault.where]] = said
+            at_fields.setdefault(places[fault.where], []).append(said)
         elif fault.where in names:
             at_pictures[names[fault.where]] = said
+        elif (found := OF_SPEC.match(fault.where)) and f'"{found[1]}"' in form.get("more"):
+            hint = f" ({fault.hint})" if fault.hint else ""
+            at_fields.setdefault("more", []).append(f"{fault.where.removeprefix('spec.')}: {fault.message}{hint}")
         else:
             others.append(fault)
+    fields = {name: ". ".join(said) for name, said in at_fields.items()}
     return SortedFaults(fields=fields, pictures=at_pictures, others=others)
+
+
+def registered_bases(visit: Visit) -> list[str]:
+    """Return the names of registered base models that a form offers."""
+    listed = list_models(visit.ctx, visit.caller, None, BASES)
+    return [each.name for each in listed.items if each.kind is ModelKind.BASE and each.allowed is not False]
 
 
 def _require_writer(visit: Visit) -> None:

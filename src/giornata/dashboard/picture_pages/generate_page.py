@@ -13,16 +13,14 @@ from giornata.control.jobs.reading.read_jobs import get_job, list_jobs
 from giornata.control.jobs.submission.order_models import bring_order_models
 from giornata.control.jobs.submission.spec_faults import parse_spec
 from giornata.control.jobs.submission.submit import JobRequest, submit_each
-from giornata.control.models.register import list_models
 from giornata.control.storage import training_view
 from giornata.dashboard.forms import said_of
-from giornata.dashboard.job_pages.train_page import SHA256
+from giornata.dashboard.job_pages.train_page import SHA256, registered_bases
 from giornata.dashboard.picture_pages.gallery_page import filters_of
 from giornata.dashboard.picture_pages.grid_pages import ROWS_OF_FORM, axes_of, axis_places, typed_axes
 from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import SubmittedForm, Visit, action, page, see
 from giornata.domain.errors import Fault, GiornataError, InvalidInput, NotFound
-from giornata.domain.generation.model_kinds import ModelKind
 from giornata.domain.generation.picture import PictureState
 from giornata.domain.jobs.job import TERMINAL, JobState
 from giornata.protocol.generation.expand import changes_of, order_spec
@@ -34,7 +32,7 @@ from giornata.protocol.project.admin import Scope
 
 MOST_SHOWN = 60
 MOST_SHOWN_BYTES = 64 * 2**20
-LORAS, BASES = 50, 50
+LORAS = 50
 NAME_CHARS = 60
 NUMBERS = ("width", "height", "num_inference_steps", "seed", "num_images_per_prompt")
 FIELDS = ("prompts", "negative_prompt", "model", "lora", "scheduler", "guidance_scale", *NUMBERS)
@@ -205,23 +203,23 @@ def _lora(text: str, faults: list[Fault]) -> dict[str, Any]:
 def _page(visit: Visit, typed: Mapping[str, Any], *, faults: Sequence[Fault] = (), status: int = 200) -> Response:
     places = {f"spec.{name}": name for name in FIELDS} | {"spec.loras": "lora", "spec.prompt": "prompts"}
     places |= axis_places(typed, faults)
-    beside, others = dict[str, str](), list[Fault]()
+    beside, others = dict[str, list[str]](), list[Fault]()
     for fault in faults:
         at = (where for where in places if f"{fault.where}.".startswith(f"{where}."))
         place = places.get(max(at, key=len, default=""))
         if place is None:
             others.append(fault)
         else:
-            beside.setdefault(place, said_of(fault))
+            beside.setdefault(place, []).append(said_of(fault))
     return render(
         visit,
         "generate.html",
         status=status,
         typed=typed,
-        faults=beside,
+        faults={name: ". ".join(said) for name, said in beside.items()},
         others=others,
         loras=_own_loras(visit),
-        bases=_bases(visit),
+        bases=registered_bases(visit),
         order_id=visit.query("order") or visit.query("grid"),
         shown_url=_shown_url(visit),
         axis_rows=ROWS_OF_FORM,
@@ -249,12 +247,6 @@ def _own_loras(visit: Visit) -> Sequence[Job]:
         visit.ctx, visit.caller, states=states, labels={}, kind="train", cursor=None, limit=LORAS, costs=False
     )
     return listed.items
-
-
-def _bases(visit: Visit) -> list[str]:
-    """Return the names of registered base models that the form offers."""
-    listed = list_models(visit.ctx, visit.caller, None, BASES)
-    return [each.name for each in listed.items if each.kind is ModelKind.BASE and each.allowed is not False]
 
 
 def _require_writer(visit: Visit) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 from fastapi import Response
 
 from giornata.control.projects.projects import own_project
-from giornata.control.projects.read_daily_costs import read_daily_costs
+from giornata.control.projects.read_daily_costs import query_faults, read_daily_costs
 from giornata.control.projects.set_budget import set_project_budget
-from giornata.dashboard.forms import asked_of, changed, micro_usd_in, sentence_of, status_of_page
+from giornata.dashboard.forms import asked_of, changed, micro_usd_in, said_of, sentence_of, status_of_page
 from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import Visit, action, page
 from giornata.domain.errors import InvalidInput, NotFound
@@ -25,12 +25,12 @@ WRONG_DAY = "Type a day, such as 2026-11-23."
 
 def show(visit: Visit, *, faults: Mapping[str, str] | None = None, refusal: str = "") -> Response:
     """Show what the project may spend, and what it has spent; the costs by day are a part of their own."""
-    days, wrong = _days(visit)
+    days, wrong = _asked(visit)
     given = {name: visit.query(name) for name in ("since", "until", "label")}
     return render(
         visit,
         "project_money.html",
-        status=status_of_page(faults, refusal),
+        status=status_of_page({**(faults or {}), **wrong}, refusal),
         tab="money",
         project=own_project(visit.ctx, visit.caller),
         is_operator=visit.operates,
@@ -46,14 +46,14 @@ def show(visit: Visit, *, faults: Mapping[str, str] | None = None, refusal: str 
 
 def show_days(visit: Visit) -> Response:
     """Show what work cost by day, or by the values of a label, which the page of money loads by itself."""
-    (since, until), faults = _days(visit)
+    (since, until), faults = _asked(visit)
     label = visit.query("label")
     try:
         found = None if faults else read_daily_costs(visit.ctx, visit.caller, since, until, label)
     except InvalidInput as error:
         return render(visit, "money_days.html", found=None, refusal=sentence_of(error))
     if found is None:
-        return render(visit, "money_days.html", found=None, refusal=WRONG_DAY)
+        return render(visit, "money_days.html", found=None, refusal=" ".join(faults.values()))
     by_value = Counter({each.value: 0 for each in found.items})
     for each in found.items:
         by_value[each.value] += each.cost_micro_usd
@@ -72,7 +72,7 @@ def show_days(visit: Visit) -> Response:
 
 def send_days(visit: Visit) -> Response:
     """Send the costs by day as CSV."""
-    (since, until), faults = _days(visit)
+    (since, until), faults = _asked(visit)
     if faults:
         raise NotFound("there is no such page")
     found: DailyCosts = read_daily_costs(visit.ctx, visit.caller, since, until, visit.query("label"))
@@ -98,8 +98,11 @@ def set_budgets(visit: Visit) -> Response:
     return changed(visit, verb, show, "/settings/money", "saved")
 
 
-def _days(visit: Visit) -> tuple[tuple[date, date], dict[str, str]]:
-    """Return the first and the last day that the address names, by default the last 30, and faults by field."""
+def _asked(visit: Visit) -> tuple[tuple[date, date], dict[str, str]]:
+    """Return the first and the last day that the address names, by default the last 30, and faults by field.
+
+    The label has its faults here, too.
+    """
     today = datetime.fromtimestamp(visit.ctx.clock.now_ms() / 1000, tz=UTC).date()
     found: dict[str, Any] = {"since": today - timedelta(days=USUAL_DAYS - 1), "until": today}
     faults = {}
@@ -109,6 +112,8 @@ def _days(visit: Visit) -> tuple[tuple[date, date], dict[str, str]]:
             found[name] = date.fromisoformat(given) if given else usual
         except ValueError:
             faults[name] = WRONG_DAY
+    for fault in query_faults(found["since"], found["until"], visit.query("label") or None):
+        faults.setdefault("since" if fault.where == "query.since" else "label", f"{said_of(fault)}.")
     return (found["since"], found["until"]), faults
 
 

@@ -1,6 +1,6 @@
 """The project: its members, keys, secrets by name, and webhooks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -8,10 +8,10 @@ from fastapi import Response
 
 from giornata.control.access import invitations, keep_secrets, keys, members
 from giornata.control.notifications import deliveries, manage_webhooks, own_notifications
-from giornata.dashboard.forms import asked_of, changed, sentence_of, status_of_page, whole_number
+from giornata.dashboard.forms import asked_of, changed, said_of, status_of_page, whole_number
 from giornata.dashboard.rendering import render
 from giornata.dashboard.visit import Visit, action, page, see
-from giornata.domain.errors import InvalidInput
+from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.account.notifications import SetNotifications, ToldJobs
 from giornata.protocol.account.people import CreateInvitation, Role, SetMember
 from giornata.protocol.project.admin import MOST_KEY_TTL_S, CreateKey, Scope
@@ -154,7 +154,7 @@ def create_key(visit: Visit) -> Response:
     try:
         created = keys.create_key(visit.ctx, visit.caller, asked)
     except InvalidInput as error:
-        return show_keys(visit, faults={each.where: each.message for each in error.faults})
+        return show_keys(visit, faults={each.where: said_of(each) for each in error.faults})
     return show_keys(visit, created=created)
 
 
@@ -166,14 +166,20 @@ def revoke_key(visit: Visit) -> Response:
 
 def set_secret(visit: Visit) -> Response:
     """Keep a value under a name. No page shows it again."""
+    name = visit.form.get("secret_name")
     asked, faults = asked_of(SetSecret, {"value": visit.form.get("value")})
     if asked is None:
-        return show_keys(visit, faults=faults)
+        return show_keys(visit, faults=faults | _of_secret(keep_secrets.name_faults(name)))
     try:
-        keep_secrets.set_secret(visit.ctx, visit.caller, visit.form.get("secret_name"), asked)
+        keep_secrets.set_secret(visit.ctx, visit.caller, name, asked)
     except InvalidInput as error:
-        return show_keys(visit, faults={"secret_name": sentence_of(error)})
+        return show_keys(visit, faults=_of_secret(error.faults))
     return see(visit.url("/settings/keys", said="saved"))
+
+
+def _of_secret(faults: Sequence[Fault]) -> dict[str, str]:
+    """Return faults by the fields of the form of secrets, which is on one page with that of keys."""
+    return {"secret_name" if each.where == "name" else each.where: said_of(each) for each in faults}
 
 
 def delete_secret(visit: Visit) -> Response:
@@ -190,7 +196,7 @@ def create_webhook(visit: Visit) -> Response:
     try:
         created = manage_webhooks.create_webhook(visit.ctx, visit.caller, asked)
     except InvalidInput as error:
-        return show_webhooks(visit, faults={each.where: each.message for each in error.faults})
+        return show_webhooks(visit, faults={each.where: said_of(each) for each in error.faults})
     return show_webhooks(visit, created=created)
 
 

@@ -24,6 +24,7 @@
     constructor(url, project) { Object.assign(this, { url, project, points: new Map(), last: -1, every: 1, busy: false }); }
 
     async load() {
+      this.again = this.busy;
       if (this.busy) return;
       this.busy = true;
       try {
@@ -39,6 +40,7 @@
         }
       } catch { /* the sign of the page says that it is not live; the next event loads what is missing */ }
       this.busy = false;
+      if (this.again) await this.load();
     }
   }
 

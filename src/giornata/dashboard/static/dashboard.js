@@ -35,6 +35,13 @@
   const secret = $("[data-from-hash]");
   if (secret && location.hash.length > 1) secret.value = decodeURIComponent(location.hash.slice(1));
 
+  // --- what New training keeps of a form is forgotten when the job of that form is there ---
+  try {
+    const sent = sessionStorage.getItem("sent");
+    sessionStorage.removeItem("sent");
+    if (sent && new URLSearchParams(location.search).get("said") === "submitted") localStorage.removeItem(sent);
+  } catch { /* nothing is kept */ }
+
   // --- samples by step ---
   const showStep = (range) => {
     const sheet = range.closest("[data-sheet]"), rows = $$(".sheet-row", sheet);
@@ -88,10 +95,11 @@
   // --- logs: the last lines, which go on while the page is open ---
   const LINES = 1000;
   const readLog = async (box) => {
-    if (box.dataset.busy) return;
+    if (box.dataset.busy) { box.dataset.again = "yes"; return; }
     box.dataset.busy = "yes";
     try {
       for (let more = true; more;) {
+        delete box.dataset.again;
         const url = `${box.dataset.log}?limit=500&after=${box.dataset.after ?? 0}`;
         const reply = await fetch(url, { headers: { "X-Project": box.dataset.project } });
         if (!reply.ok) break;
@@ -100,7 +108,7 @@
         for (const item of items) { box.append(`${item.line}\n`); box.dataset.after = item.id; }
         while (box.childNodes.length > LINES) box.firstChild.remove();
         if (atEnd) box.scrollTop = box.scrollHeight;
-        more = Boolean(next);
+        more = Boolean(next) || "again" in box.dataset;
       }
       if (!box.childNodes.length) box.dataset.empty = "yes"; else delete box.dataset.empty;
     } catch { /* the next event reads what is missing */ }
@@ -114,8 +122,14 @@
   const wait = (ms) => new Promise((done) => { wake = done; setTimeout(done, ms); });
   // After an event the page's head and log are loaded within a second, and its heavier parts within five.
   const pending = {};
+  // A part that is being loaded when its time has come may show what was before: it is told when it has come. htmx would
+  // keep the second load for the element that the first one replaces, and then forget it.
   const tell = (name, ms) => {
-    pending[name] ??= setTimeout(() => { delete pending[name]; if (!document.hidden) document.body.dispatchEvent(new Event(name)); }, ms);
+    pending[name] ??= setTimeout(() => {
+      delete pending[name];
+      if ($(`.htmx-request[hx-trigger*="${name} from:body"]`)) tell(name, 200);
+      else if (!document.hidden) document.body.dispatchEvent(new Event(name));
+    }, ms);
   };
   const refresh = () => { tell("fresh", 1000); tell("changed", 5000); };
   // What a page did not load while nobody saw it, it loads when somebody does.
@@ -153,6 +167,7 @@
           rest = lines.pop();
           for (const line of lines) {
             if (line.startsWith("id: ")) { after = Number(line.slice(4)); refresh(); }
+            if (line === ": step") tell("fresh", 1000);
             if (line === "event: end") { refresh(); return; }
           }
         }

@@ -30,7 +30,8 @@
   };
   form.addEventListener("input", keep);
   document.body.addEventListener("htmx:afterSwap", (event) => { if (event.detail.target.id === "pictures") keep(); });
-  form.addEventListener("submit", () => { try { localStorage.removeItem(kept); } catch { /* nothing is kept */ } });
+  // It stays until the job is there: a refusal, an ended session or a lost connection loses nothing. See dashboard.js.
+  form.addEventListener("submit", () => { keep(); try { sessionStorage.setItem("sent", kept); } catch { /* it stays */ } });
   const restore = async () => {
     let pairs = [];
     try { pairs = JSON.parse(localStorage.getItem(kept) ?? "[]"); } catch { return; }

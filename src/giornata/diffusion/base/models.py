@@ -21,14 +21,14 @@ from giornata.diffusion.base.model_folder import (
     inspect_model_folder,
 )
 from giornata.diffusion.base.single_file import (
-    LAYOUTS,
+    SHA256_FIELD,
     Parts,
     inspect_single_file,
     layout_vae_config,
     load_single_file,
     sha256_faults,
 )
-from giornata.diffusion.families import SD15, Family
+from giornata.diffusion.families import LAYOUTS, SD15, Family
 from giornata.domain.errors import Fault, WorkloadFailed, in_short
 from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.specs import TrainSpec, model_key
@@ -103,9 +103,12 @@ def load_base(
     dtype: torch.dtype,
     hub: ModelHub | None = None,
     layouts: Path = LAYOUTS,
+    path: Path | None = None,
 ) -> BaseModel:
-    """Load the base that a training job names. Otherwise as `load_model`."""
-    return load_model(ModelLocation.of(spec), device=device, dtype=dtype, hub=hub, layouts=layouts)
+    """Load the base that a training job names, from `path` if the file came with the lease. Otherwise as
+    `load_model`."""
+    source = replace(ModelLocation.of(spec), path=path)
+    return load_model(source, device=device, dtype=dtype, hub=hub, layouts=layouts)
 
 
 def load_model(
@@ -178,6 +181,9 @@ def _located(source: ModelLocation, hub: ModelHub) -> Path:
 def _inspected(source: ModelLocation, place: Path) -> Family:
     """Return the family of the model that lies there. Raises WorkloadFailed with all that is wrong with it."""
     if place.is_dir() or not is_single_file(place.name):
+        if source.sha256 is not None:
+            message = "applies only to a single .safetensors file, or a registered model"
+            _refuse(FolderFaults(layout=(Fault(where=SHA256_FIELD, message=message, hint="leave it out"),)), place)
         allowed = {"refiner": source.refiner, "inpainting": source.inpainting}
         _refuse(inspect_model_folder(place, variant=source.variant, field=source.field, **allowed), place)
         return family_of_folder(place, refiner=source.refiner)

@@ -18,11 +18,10 @@ from torch import nn
 from transformers import CLIPTokenizer
 
 from giornata.diffusion.base.model_folder import FIELD, MASKED_CHANNELS, ONLY_THESE, FolderFaults, damaged
-from giornata.diffusion.families import FAMILIES, Family
+from giornata.diffusion.families import FAMILIES, LAYOUTS, Family
 from giornata.diffusion.families.vocabulary import END, clip_tokenizer
 from giornata.domain.errors import Fault
 
-LAYOUTS = Path(__file__).parents[1] / "families" / "layouts"
 SHA256_FIELD = "spec.pretrained_model_sha256"
 # Written by trainers of such fine-tunes into the file, as tensors without a meaning of their own.
 VELOCITY_KEY, ZERO_SNR_KEY = "v_pred", "ztsnr"

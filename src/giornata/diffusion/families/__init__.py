@@ -1,12 +1,26 @@
 """The kinds of base model that can be trained, one file each. Read `family`, then `sdxl`."""
 
+from pathlib import Path
+
 from giornata.diffusion.families.family import Family, TextEncoder
 from giornata.diffusion.families.sd15 import SD15
 from giornata.diffusion.families.sdxl import SDXL, SDXL_REFINER
 
-__all__ = ["FAMILIES", "SD15", "SDXL", "SDXL_REFINER", "Family", "TextEncoder", "family_named", "family_of_index"]
+__all__ = [
+    "FAMILIES",
+    "LAYOUTS",
+    "SD15",
+    "SDXL",
+    "SDXL_REFINER",
+    "Family",
+    "TextEncoder",
+    "family_named",
+    "family_of_index",
+]
 
 FAMILIES: tuple[Family, ...] = (SDXL, SD15)
+LAYOUTS = Path(__file__).parent / "layouts"
+"""The published configs of each family, which come with the package."""
 
 
 def family_named(name: str) -> Family:

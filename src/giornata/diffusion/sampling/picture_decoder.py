@@ -25,7 +25,8 @@ class PictureDecoder:
 
     def __init__(self, base: BaseModel) -> None:
         self._base = base
-        self._tries_half = base.half_vae and base.vae.dtype != base.dtype
+        self._dtype = base.vae.dtype  # diffusers looks at all modules of the VAE to tell it
+        self._tries_half = base.half_vae and self._dtype != base.dtype
         self._half: Any = None
 
     @torch.no_grad()
@@ -37,7 +38,7 @@ class PictureDecoder:
             pixels_13HW = _decoded(self._half, latents_1Chw.to(self._base.dtype), vae.config)
             if bool(torch.isfinite(pixels_13HW).all()):
                 return image_of(pixels_13HW)
-        return image_of(_decoded(vae, latents_1Chw.to(vae.dtype), vae.config))
+        return image_of(_decoded(vae, latents_1Chw.to(self._dtype), vae.config))
 
 
 def _decoded(vae: Any, latents_1Chw: torch.Tensor, config: Any) -> torch.Tensor:

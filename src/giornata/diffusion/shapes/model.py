@@ -1,6 +1,4 @@
-"""The small SDXL that draws shapes: its untrained parts, and a copy of the trained model that the package ships.
-
-`python -m giornata.diffusion.shapes.model DIR` copies that model. Untrained weights depend on their names alone.
+"""The small SDXL that draws shapes: its untrained parts. The weights depend on their names alone.
 
 A VAE from 64 x 64 pixels to 8 x 8 latents, two CLIP text encoders that stay as random as they are, and a UNet with
 attention at both of its levels. 4 million parameters, under 8 MB as float16.
@@ -10,26 +8,18 @@ The first weights make so short a training work: resnets, attention and the UNet
 apart as CLIP's, because they are never trained.
 """
 
-import argparse
 import math
-import shutil
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from diffusers import AutoencoderKL, StableDiffusionXLPipeline, UNet2DConditionModel
 from torch import nn
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
-from giornata.diffusion.base.model_folder import check_model_folder
 from giornata.diffusion.shapes.pictures import SIZE_PX
-from giornata.diffusion.tiny.tiny_model import PAD_TOKENS, WORDS, place_model, scheduler, text_config, tokenizer
+from giornata.diffusion.tiny.tiny_model import PAD_TOKENS, WORDS, scheduler, text_config, tokenizer
 from giornata.diffusion.tiny.tiny_weights import draw_weights
-from giornata.domain.errors import Fault, InvalidInput
 
-WEIGHTS = Path(__file__).parent / "weights"
-CONTROLNET = Path(__file__).parent / "controlnet"
-"""A ControlNet on edges for the trained model, in diffusers layout."""
 PURPOSE = "drawing-model"
 HIDDEN = 64
 TOKEN_DEVIATION, POSITION_DEVIATION = 1.0, 0.5
@@ -139,31 +129,3 @@ def pipeline(text: TextParts, vae: AutoencoderKL, unet: UNet2DConditionModel) ->
         scheduler=scheduler(PREDICTION_TYPE),
         add_watermarker=False,
     )
-
-
-def copy_drawing_model(directory: Path, *, weights: Path = WEIGHTS) -> Path:
-    """Copy the model to `directory` and return that. A complete model that is there already is kept.
-
-    Raises InvalidInput when something else is at `directory`, or when this installation came without the weights.
-    """
-    if faults := check_model_folder(weights):
-        message = f"the drawing model is not part of this installation: {faults[0].message}"
-        hint = "make it in a checkout of the repository: make tiny-shapes (under an hour on two cores)"
-        raise InvalidInput([Fault(where="--shapes", message=message, hint=hint)])
-    return place_model(directory, lambda built: shutil.copytree(weights, built))
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line of this module."""
-    parser = argparse.ArgumentParser(
-        prog="python -m giornata.diffusion.shapes.model", description=copy_drawing_model.__doc__
-    )
-    parser.add_argument("directory", type=Path, help="where to put the model")
-    try:
-        copy_drawing_model(parser.parse_args(arguments).directory)
-    except InvalidInput as error:
-        parser.exit(2, f"{error}\n")
-
-
-if __name__ == "__main__":
-    main()

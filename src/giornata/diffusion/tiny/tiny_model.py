@@ -11,11 +11,9 @@ of a 64 px picture and the UNet is a crude denoiser whose errors depend on the p
 """
 
 import argparse
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import torch
 from diffusers import (
@@ -29,52 +27,15 @@ from diffusers import (
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
-from giornata.diffusion.base.model_folder import check_model_folder, family_of_folder
 from giornata.diffusion.families import FAMILIES, SD15, SDXL, Family, family_named
+from giornata.diffusion.tiny.place_model import place_model
+from giornata.diffusion.tiny.tiny_sizes import HIDDEN, MAX_TOKENS, SCHEDULE, UNET_SHAPE, unet_settings
 from giornata.diffusion.tiny.tiny_weights import set_text_weights, set_unet_weights, set_vae_weights
-from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.errors import InvalidInput
 
-# ---- parts of small models: SDXL's noise schedule, CLIP's text configuration and tokenizer at a small size
+# ---- parts of small models: SDXL's scheduler, CLIP's text configuration and tokenizer at a small size
 
-MAX_TOKENS = 77
-SCHEDULE = {
-    "num_train_timesteps": 1000,
-    "beta_schedule": "scaled_linear",
-    "beta_start": 0.00085,
-    "beta_end": 0.012,
-}
 PAD_TOKENS = ("<|endoftext|>", "!")  # SDXL's two tokenizers differ in nothing else
-
-
-def place_model(directory: Path, write: Callable[[Path], object], *, family: Family = SDXL) -> Path:
-    """Let `write` make a model folder at `directory` and return that. A complete one of the family is kept.
-
-    It is made aside and renamed, so no reader ever sees half of it. Raises InvalidInput when something else is at
-    `directory`.
-    """
-    if _complete(directory, family):
-        return directory
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-") as aside:
-        built = Path(aside) / "model"
-        write(built)
-        for weights in built.rglob("*.safetensors"):
-            weights.chmod(0o644)  # the library makes them private
-        try:
-            built.rename(directory)
-        except OSError as error:
-            if not _complete(directory, family):  # another process may have been quicker
-                fault = Fault(
-                    where=str(directory),
-                    message=f"is there already, and is not a complete {family.title} model",
-                    hint="remove it, or name another folder",
-                )
-                raise InvalidInput([fault]) from error
-    return directory
-
-
-def _complete(directory: Path, family: Family) -> bool:
-    return directory.is_dir() and not check_model_folder(directory) and family_of_folder(directory) is family
 
 
 def scheduler(prediction_type: str) -> EulerDiscreteScheduler:
@@ -143,7 +104,6 @@ def _merged(symbols: list[str], merges: Sequence[tuple[str, str]]) -> list[str]:
     return symbols
 
 
-HIDDEN = 32
 WORDS = (  # noqa: SIM905 - a list of fifty lines reads worse
     "a an the of on in with and photo picture painting drawing sks toy dog cat bird person man woman house car "
     "tree flower heart star circle square triangle ring cross shape red green blue yellow purple orange pink "
@@ -209,32 +169,6 @@ def tiny_sd15_pipeline() -> StableDiffusionPipeline:
 
 
 PIPELINES = {SDXL.name: tiny_pipeline, SD15.name: tiny_sd15_pipeline}
-
-
-UNET_SHAPE = {
-    "sample_size": 8,
-    "in_channels": 4,
-    "out_channels": 4,
-    "block_out_channels": (32, 64),
-    "layers_per_block": 1,
-    "norm_num_groups": 8,
-    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
-    "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
-}
-
-
-def unet_settings(second_hidden: int) -> dict[str, Any]:
-    """Return the configuration of the tiny SDXL's UNet, whose second text encoder has this width."""
-    return {
-        **UNET_SHAPE,
-        "transformer_layers_per_block": (1, 2),
-        "attention_head_dim": (2, 4),
-        "cross_attention_dim": HIDDEN + second_hidden,
-        "use_linear_projection": True,
-        "addition_embed_type": "text_time",
-        "addition_time_embed_dim": 8,
-        "projection_class_embeddings_input_dim": 6 * 8 + second_hidden,
-    }
 
 
 def _sd15_unet() -> UNet2DConditionModel:

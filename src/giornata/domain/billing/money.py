@@ -26,10 +26,10 @@ def cost_per_step_micro_usd(*, total_micro_usd: int, steps: int) -> float | None
 
 
 def format_usd(micro_usd: float) -> str:
-    """`$0`, `$0.00024` below a cent, `$0.0213` below a dollar, `$1.23` above: as many digits as mean something."""
+    """`$0`, `$0.00024` below a cent, `$0.0213` below a dollar, `$1,234.56` above."""
     usd = micro_usd / MICRO_USD
     if usd >= 1:
-        return f"${usd:.2f}"
+        return f"${usd:,.2f}"
     if usd == 0:
         return "$0"
     # Below a micro-dollar lie only rates, such as that of a step: three digits of them.

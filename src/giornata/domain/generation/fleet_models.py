@@ -183,6 +183,30 @@ class FleetModels:
             fetching = self._fetching.get(base_key, set()) - gpu - host - disk - strangers
             return Holders(gpu=len(gpu), host=len(host), disk=len(disk), fetching=len(fetching))
 
+    def holders_beside(
+        self,
+        sha256: str,
+        base_key: str,
+        *,
+        project_id: str,
+        fetching: Collection[str] = (),
+        fetched: Collection[str] = (),
+    ) -> Holders:
+        """Return the number of live nodes that have a file on disk and hold the base as well, and of those that fetch
+        the file.
+
+        Only nodes count that serve the project. `fetching` and `fetched` are nodes that were told to fetch the file,
+        of which the latter have it by now.
+        """
+        files = self._bases.get(base_key)
+        with self._lock:
+            strangers = {node_id for node_id, owner in self._owned.items() if owner != project_id}
+            live = self._nodes.keys() - strangers
+            if files is not None and files.sha256s:
+                live &= self._on_gpu.get(base_key, set()) | self._with_all(self._on_disk, files)
+            disk = live & (self._on_disk.get(sha256, set()) | set(fetched))
+            return Holders(disk=len(disk), fetching=len((live & set(fetching)) - disk))
+
     def coverage(self, sha256: str, *, project_id: str) -> Holders:
         """Return the number of live nodes that hold a file, alone or in a base, and of those that fetch it.
 

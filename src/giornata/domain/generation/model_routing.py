@@ -99,13 +99,15 @@ class RoutingPolicy:
 
     `delay_s`: a picture waits so long for a node that holds its base in a faster tier. One lease in `relief_every`
     goes to the oldest picture. Another node loads or fetches a base when the work that waits takes those that hold it
-    longer than `replicate_s`, or when a picture has waited for `patience_s`.
+    longer than `replicate_s`, or when a picture has waited for `patience_s`. A file of `large_bytes` and more that
+    pictures need besides their base is fetched under `giornata.domain.generation.large_files.may_fetch`.
     """
 
     delay_s: float = 20.0
     relief_every: int = 16
     replicate_s: float = 60.0
     patience_s: float = 300.0
+    large_bytes: int = 500_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

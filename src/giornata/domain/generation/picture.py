@@ -14,6 +14,8 @@ MOST_PICTURES = 64
 """Pictures of one lease at most."""
 NODE_KINDS: tuple[str, ...] = ("train", LEASE_KIND)
 """The kinds that a node takes unless it is told others."""
+FAILED_AGAIN_MS = 600_000
+"""A machine that failed to draw a picture is not asked for it again for so long."""
 KEYS_BEGIN_WITH = "pictures/"
 
 

@@ -8,6 +8,8 @@ import math
 RENEWALS_PER_LEASE = 3
 # The clocks of servers differ by less than this; a larger difference means that a clock was set.
 CLOCKS_AGREE_MS = 5_000
+LEASES_BESIDE_PLACES = 3
+"""Leases that a node may hold beside those at work: what it uploads still, and the pictures that it draws next."""
 
 
 def renew_every_s(lease_s: float) -> float:
@@ -27,6 +29,13 @@ def must_stop(*, last_renewed_monotonic_s: float, now_monotonic_s: float, lease_
     started its lease no earlier, so the node stops no later than the server gives the job away.
     """
     return now_monotonic_s - last_renewed_monotonic_s >= lease_s
+
+
+def most_leases(places: int) -> int:
+    """Return how many leases a node of so many places may hold at one time. Nodes ask for no more; servers give no
+    more.
+    """
+    return places + LEASES_BESIDE_PLACES
 
 
 # Before a fleet has a history of its own: the mean uptime of interrupted runs in a published week of 100

@@ -39,6 +39,7 @@ class StragglerPolicy:
     gain: float = 1.25  # so many times longer must it take here than elsewhere
     stuck_steps: float = 20.0  # without a step for the time of so many
     stuck_s: float = 1800.0  # and for at least so long
+    second_step_s: float = 43_200.0  # or so long before the second step; thousands of pictures may be encoded first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +160,9 @@ def wait_for_a_node_s(
     return min(waits_s, default=None)
 
 
-def is_stuck(*, silent_s: float, step_s: float, policy: StragglerPolicy) -> bool:
-    """Return True when an attempt that beats has made no step for far longer than its steps take."""
-    return silent_s > max(policy.stuck_s, policy.stuck_steps * step_s)
+def is_stuck(*, silent_s: float, step_s: float | None, policy: StragglerPolicy) -> bool:
+    """Return True when an attempt that beats has made no step for far longer than its steps take.
+
+    `step_s` is None before the second step, when nobody knows how long a step takes.
+    """
+    return silent_s > (policy.second_step_s if step_s is None else max(policy.stuck_s, policy.stuck_steps * step_s))

@@ -32,7 +32,8 @@ from giornata.diffusion.base.weights_digest import weights_digest
 from giornata.diffusion.encode.captions import Embedding, encode
 from giornata.diffusion.families import SD15, SDXL, Family
 from giornata.diffusion.families.vocabulary import clip_tokenizer
-from giornata.diffusion.shapes.model import WEIGHTS, new_vae, text_parts
+from giornata.diffusion.shapes.model import new_vae, text_parts
+from giornata.diffusion.shapes.shipped import WEIGHTS
 from giornata.diffusion.tensor_file import json_sha256
 from giornata.diffusion.tiny.tiny_model import tiny_pipeline
 from giornata.domain.errors import Fault, InvalidInput, Unavailable

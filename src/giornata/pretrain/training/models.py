@@ -13,12 +13,11 @@ import torch
 from diffusers import DDPMScheduler, UNet2DConditionModel
 from torch.utils.flop_counter import FlopCounterMode
 
-from giornata.diffusion.base.single_file import LAYOUTS
 from giornata.diffusion.base.unet_layers import matmul_flops_per_s
 from giornata.diffusion.draws import randomness
+from giornata.diffusion.families import LAYOUTS
 from giornata.diffusion.optim.objective import Objective, answer
-from giornata.diffusion.shapes.model import new_unet as shapes_unet
-from giornata.diffusion.tiny.tiny_model import HIDDEN, SCHEDULE, unet_settings
+from giornata.diffusion.tiny.tiny_sizes import HIDDEN, SCHEDULE, unet_settings
 from giornata.pretrain.feeding.examples import ExampleDraws, blank
 from giornata.pretrain.planning.facts import gpu_known, load_facts
 from giornata.protocol.pretraining import LATENT_SIDE_PX, Architecture, PretrainConfig
@@ -35,6 +34,9 @@ SD2_UNET = {"attention_head_dim": (5, 10, 20, 20), "cross_attention_dim": 1024, 
 @lru_cache(maxsize=3)
 def _config(architecture: Architecture) -> Mapping[str, Any]:
     if architecture is Architecture.SHAPES:
+        # Here: it brings all pipelines of diffusers along, and other architectures need none.
+        from giornata.diffusion.shapes.model import new_unet as shapes_unet
+
         return dict(shapes_unet().config)
     if architecture is Architecture.SDXL_TINY:
         return unet_settings(HIDDEN)

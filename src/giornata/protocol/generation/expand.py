@@ -48,7 +48,9 @@ class PlannedPicture:
     differs: Mapping[str, Any] = field(default_factory=dict)
 
 
-class _Keys(NamedTuple):
+class PictureKeys(NamedTuple):
+    """The keys of a picture, and its work."""
+
     batch_key: str
     base_key: str
     pixel_steps: int
@@ -86,11 +88,11 @@ def planned_pictures(kind: str, spec: Mapping[str, Any]) -> Iterator[PlannedPict
     if parsed.seed is None:
         raise ValueError("an order's seed is set at submission")
     shared = parsed.model_dump(mode="json")
-    keys_of = _keys_by_settings(shared)
+    keys_of = keys_by_settings(shared)
     repeats = parsed.num_images_per_prompt
     for place, changes in enumerate(changes_of(parsed, shared)):
         own_seed = changes.pop("seed", None)
-        keys = keys_of({name: changes[name] for name in KEY_FIELDS if name in changes})
+        keys = keys_of(changes)
         for repeat in range(repeats):
             number = place * repeats + repeat
             first = parsed.seed if own_seed is None else int(own_seed)
@@ -148,15 +150,17 @@ def _lora(named: PromptLora, known: Mapping[str, Mapping[str, Any]]) -> dict[str
     return {**known[named.name], "weight": named.weight, "text_encoder_weight": named.text_encoder_weight}
 
 
-def _keys_by_settings(shared: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], _Keys]:
-    """Return a function from changed settings to keys, which makes each set of settings into a picture only once."""
+def keys_by_settings(shared: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], PictureKeys]:
+    """Return a function from changed settings to keys, which makes each set of settings into a picture only once.
+
+    `shared` is an order's spec as JSON."""
 
     @lru_cache(maxsize=4096)
-    def keys(changed: str) -> _Keys:
+    def keys(changed: str) -> PictureKeys:
         params = picture_params(GENERATE_KIND, shared, seed=0, differs={"prompt": "", **json.loads(changed)})
-        return _Keys(batch_key_of(params), base_key_of(params), params.pixel_steps())
+        return PictureKeys(batch_key_of(params), base_key_of(params), params.pixel_steps())
 
-    return lambda changed: keys(json.dumps(changed))
+    return lambda changed: keys(json.dumps({name: changed[name] for name in KEY_FIELDS if name in changed}))
 
 
 def picture_params(kind: str, spec: Mapping[str, Any], *, seed: int, differs: Mapping[str, Any]) -> PictureParams:

@@ -40,13 +40,7 @@ class GridAxis(Message):
     @model_validator(mode="before")
     @classmethod
     def _named_models(cls, given: Any) -> Any:
-        """Turn the names of models into objects, as in every other field."""
-        if not isinstance(given, dict) or not isinstance(given.get("values"), list | tuple):
-            return given
-        found = FIELD.fullmatch(str(given.get("field") or ""))
-        if found is None or found["name"] not in MODEL_FIELDS or found["inner"] is not None:
-            return given
-        return {**given, "values": [{"name": each} if isinstance(each, str) else each for each in given["values"]]}
+        return with_named_models(given)
 
     @model_validator(mode="after")
     def _one_thing(self) -> Self:
@@ -71,6 +65,16 @@ class GridAxis(Message):
         """Return the text of a value on a sheet."""
         value = self.values[place]
         return str(value["name"]) if isinstance(value, dict) and "name" in value else str(value)
+
+
+def with_named_models(axis: Any) -> Any:
+    """Return an axis as it was given, with objects for names of models, as in every other field."""
+    if not isinstance(axis, dict) or not isinstance(axis.get("values"), list | tuple):
+        return axis
+    found = FIELD.fullmatch(str(axis.get("field") or ""))
+    if found is None or found["name"] not in MODEL_FIELDS or found["inner"] is not None:
+        return axis
+    return {**axis, "values": [{"name": each} if isinstance(each, str) else each for each in axis["values"]]}
 
 
 class GridSpec(OrderFields):
@@ -98,6 +102,9 @@ class GridSpec(OrderFields):
         count = cell_count(self) * self.num_images_per_prompt
         if count > MAX_PICTURES:
             raise ValueError(f"axes make {count} pictures; at most {MAX_PICTURES} are one order")
+        varied = [axis.slot or axis.field for axis in self.axes]
+        if twice := sorted({str(name) for name in varied if varied.count(name) > 1}):
+            raise ValueError(f"axes name {', '.join(twice)} more than once; give one axis all of its values")
         for axis in self.axes:
             if axis.slot is not None and _mark(axis.slot) not in self.prompt + self.negative_prompt:
                 raise ValueError(f"axes name the slot {axis.slot}, and the prompt has no {_mark(axis.slot)}")

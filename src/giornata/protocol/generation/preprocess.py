@@ -67,5 +67,10 @@ def annotation_keys(params: LeasedParams) -> Iterator[str]:
 
 def annotator_key(params: AnnotationFields) -> str:
     """Return the key of annotations that one engine makes together: those by one annotator. 32 digits."""
-    told = ["preprocess", params.annotator, ANNOTATORS[params.annotator].version]
+    return annotator_base_key(params.annotator)
+
+
+def annotator_base_key(annotator: str, *, version: int | None = None) -> str:
+    """Return the same key for the annotator of this name, in a version or the present one."""
+    told = ["preprocess", annotator, ANNOTATORS[annotator].version if version is None else version]
     return hashlib.sha256(json.dumps(told).encode("ascii")).hexdigest()[:32]

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from giornata.domain.errors import Fault
+from giornata.protocol.generation.schedulers import SAMPLER_AND_SCHEDULE, with_one_scheduler
 from giornata.protocol.generation.specs import GenerateSpec
 from giornata.protocol.specs import canonical_names
 
@@ -68,7 +69,7 @@ def spec_fields(request: Mapping[str, Any]) -> SpecFields:
     spec: dict[str, Any] = {}
     given: dict[str, str] = {}
     faults: list[Fault] = []
-    for name, value in request.items():
+    for name, value in _with_one_scheduler(request).items():
         own = _own_name(name)
         if own in given:
             message = f"the same field is given as {given[own]} too"
@@ -88,6 +89,17 @@ def lora_use(text: str) -> dict[str, Any]:
         return {"name": name, "weight": float(weight)} if colon and name else {"name": text}
     except ValueError:
         return {"name": text}
+
+
+def _with_one_scheduler(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the request with sampler and noise schedule in one field, in small or capital letters."""
+    names = {name.lower(): name for name in request}
+    pair = {field: request[names[field]] for field in SAMPLER_AND_SCHEDULE if field in names}
+    joined = with_one_scheduler(pair)
+    if joined is pair:
+        return request
+    others = {name: value for name, value in request.items() if name != names["sampler_name"]}
+    return {**others, names["scheduler"]: joined["scheduler"]}
 
 
 def _own_name(name: str) -> str:

@@ -43,6 +43,8 @@ class NamedScheduler:
 
 
 DEFAULT = "euler"
+SAMPLER_AND_SCHEDULE = ("sampler_name", "scheduler")
+"""The two fields in which A1111's API and ComfyUI's nodes name a scheduler."""
 _SEPARATORS = re.compile(r"[\s_/,+-]+")
 
 
@@ -116,10 +118,10 @@ def canonical_scheduler(text: str) -> str:
 
 
 def with_one_scheduler(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the fields of a spec with sampler and schedule in one name. A1111's API and ComfyUI's nodes have two:
-    `sampler_name` and `scheduler`.
+    """Return the fields of a spec with sampler and schedule in one name, where it has both of
+    `SAMPLER_AND_SCHEDULE`. Any other spec is returned itself.
     """
-    sampler, schedule = spec.get("sampler_name"), spec.get("scheduler")
+    sampler, schedule = (spec.get(name) for name in SAMPLER_AND_SCHEDULE)
     if not isinstance(sampler, str) or not isinstance(schedule, str):
         return spec
     others = {name: value for name, value in spec.items() if name != "sampler_name"}

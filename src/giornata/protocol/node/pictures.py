@@ -57,8 +57,9 @@ class PictureLease(Reply):
 
     `base_key` names their base model: a node that holds the model says so in its claims (`held_models`).
     `wanted_annotations` are keys of annotations that the project does not keep yet: the node that makes one puts it
-    into the project's cache. The token, renewal (`POST …/heartbeat`) and ends (`complete`, `fail`, `release`) are
-    those of an attempt.
+    into the project's cache. `only_annotates`: the pictures wait for these annotations. The node draws none of them,
+    and completes the lease once the annotations are in the cache. The token, renewal (`POST …/heartbeat`) and ends
+    (`complete`, `fail`, `release`) are those of an attempt.
     """
 
     attempt_id: str
@@ -70,6 +71,7 @@ class PictureLease(Reply):
     pictures: tuple[LeasedPicture, ...]
     files: tuple[LeaseFile, ...] = ()
     wanted_annotations: tuple[str, ...] = ()
+    only_annotates: bool = False
 
 
 class DrawnPicture(PictureId):

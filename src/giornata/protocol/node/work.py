@@ -21,7 +21,7 @@ from giornata.protocol.model import (
     UploadId,
 )
 from giornata.protocol.node.held_models import MOST_DAMAGED, HeldModels, PrefetchHint
-from giornata.protocol.node.pictures import PictureLease
+from giornata.protocol.node.pictures import LeaseFile, PictureLease
 from giornata.protocol.node.pipe import FaultLine
 from giornata.protocol.project.secrets import Confidential
 from giornata.protocol.uploads import Download
@@ -125,6 +125,9 @@ class Lease(Reply):
     lease_s: float
     renew_every_s: float
     inputs: tuple[LeaseInput, ...] = ()
+    files: tuple[LeaseFile, ...] = Field(
+        (), description="Model files that the server has, such as a registered base; they go into the model store."
+    )
     checkpoints: tuple[LeaseCheckpoint, ...] = ()
     mtbi_s: float
     max_at_risk_s: float
@@ -147,7 +150,7 @@ class ClaimReply(Reply):
     reason: str | None = Field(
         None,
         description="empty-queue, models-elsewhere, banned, too-small, project-at-ceiling, "
-        "no-such-kind, quarantined, draining …",
+        "no-such-kind, quarantined, leases-held, draining …",
     )
     detail: str | None = None
     drain: bool = Field(False, description="The node should leave.")

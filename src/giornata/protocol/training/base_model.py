@@ -25,12 +25,15 @@ class BaseModelFields(Message):
     """The model that is fine-tuned."""
 
     pretrained_model_name_or_path: ModelName = Field(
-        description="Base model: a hub id, a folder in diffusers layout on the node, or a single .safetensors "
-        "checkpoint. A checkpoint is a path on the node, owner/name/file.safetensors, or the file's URL on the hub.",
+        description="Base model: a registered model, a hub id, a folder in diffusers layout on the node, or a "
+        ".safetensors checkpoint. A checkpoint is a path on the node, owner/name/file.safetensors, or the file's URL "
+        "on the hub.",
         validation_alias=AliasChoices("pretrained_model_name_or_path", "model"),
     )
     pretrained_model_sha256: Sha256 | None = Field(
-        None, description="sha256 of a single checkpoint file. The node verifies the file before it uses it."
+        None,
+        description="sha256 of a single checkpoint file. The node verifies the file before it uses it. The server "
+        "sets the sha256 of a registered model.",
     )
     revision: str | None = Field(
         None, max_length=128, description="Branch, tag or commit of the base model on the hub."

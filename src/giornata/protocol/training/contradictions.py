@@ -4,7 +4,14 @@ from collections.abc import Iterator
 
 from giornata.protocol.training.adapter import AdapterType
 from giornata.protocol.training.base_model import BaseQuantization
-from giornata.protocol.training.model_names import hub_file, is_hub_id, is_single_file, is_url, looks_like_path
+from giornata.protocol.training.model_names import (
+    hub_file,
+    is_hub_id,
+    is_single_file,
+    is_url,
+    looks_like_path,
+    may_be_registered,
+)
 from giornata.protocol.training.objective import DROPOUTS, PSEUDO_HUBER, LossType
 from giornata.protocol.training.optimization import WITHOUT_ADAMS, Compile, CudaGraphs, LrScheduler, Optimizer
 from giornata.protocol.training.optimizer_args import args_contradictions
@@ -71,8 +78,8 @@ def _of_base_model(spec: TrainFields) -> Iterator[str]:
             f"pretrained_model_name_or_path {name!r} is neither a path nor a hub id; a hub id is OWNER/NAME, of "
             "letters, digits, dots, dashes and underscores"
         )
-    if spec.pretrained_model_sha256 is not None and not single:
-        yield "pretrained_model_sha256 applies only to a single .safetensors file"
+    if spec.pretrained_model_sha256 is not None and not single and not may_be_registered(name):
+        yield "pretrained_model_sha256 applies only to a single .safetensors file, or a registered model"
     if spec.variant is not None and single:
         yield "variant has no effect with a single .safetensors file"
     if spec.revision is not None and named is not None and named.revision is not None:

@@ -49,6 +49,14 @@ def is_hub_id(name: str) -> bool:
     return HUB_ID.fullmatch(name) is not None and "--" not in name and ".." not in name
 
 
+def may_be_registered(name: str) -> bool:
+    """Return True for a name under which a project's registry may have the base of a training job: a name without an
+    owner, or a file on the hub. Other names are those of repositories and paths."""
+    if "/" in name and SINGLE_FILE_SUFFIX not in name.lower():
+        return False
+    return hub_file(name) is not None or (is_hub_id(name) and "/" not in name and not is_single_file(name))
+
+
 def hub_file(name: str) -> HubFile | None:
     """The file that `owner/name/file.safetensors` or `https://huggingface.co/owner/name/resolve/REVISION/file`
     stands for; None for whatever is not a file on the hub."""

@@ -12,6 +12,9 @@ from giornata.store.schema import checkpoints, datasets, jobs
 
 class Pins(Queries, end_of_life_store.Pins):
     def set(self, pin: PinRecord, *, project_id: str, pinned: bool) -> bool | None:
+        # A commit prunes checkpoints and a deletion asks for pins under this lock.
+        if pin.step is not None and not self._lock_job(pin.target_id, project_id):
+            return None
         for table, condition in _places(pin):
             this = condition & (table.c.project_id == project_id)
             other = this & (table.c.pinned != pinned)
@@ -20,6 +23,11 @@ class Pins(Queries, end_of_life_store.Pins):
             if self._connection.execute(sa.select(table.c.pinned).where(this)).first() is not None:
                 return False
         return None
+
+    def _lock_job(self, job_id: str, project_id: str) -> bool:
+        known = (jobs.c.id == job_id) & (jobs.c.project_id == project_id) & jobs.c.deleted_at_ms.is_(None)
+        query = sa.select(jobs.c.id).where(known).with_for_update(key_share=True)
+        return self._connection.scalar(query) is not None
 
     def of_project(self, project_id: str, *, limit: int) -> Sequence[PinRecord]:
         found = [

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from giornata.control.ports.node_queries import work_store
-from giornata.control.ports.node_queries.work_rows import AttemptRow, Beginning, Earlier
+from giornata.control.ports.node_queries.work_rows import AttemptRow, Before, Beginning, Earlier
 from giornata.domain.jobs.reasons import INTERRUPTION, Reason
 from giornata.domain.machines.machine_ids import AT
 from giornata.store.database.rows import ROWS, Queries, among, bind_each, row_list, types_of, update_rows
@@ -21,9 +21,6 @@ _BY_ID = sa.select(*_COLUMNS).where(attempts.c.id == sa.bindparam("wanted"))
 # A lease of pictures, which names one of its orders, is no attempt at that order.
 _LIVE_OF_JOB = sa.select(*_COLUMNS).where(
     attempts.c.job_id == sa.bindparam("wanted"), LIVE, attempts.c.pictures == sa.literal_column("0")
-)
-_OF_REQUEST = sa.select(*_COLUMNS).where(
-    attempts.c.node_id == sa.bindparam("node"), attempts.c.request_id == sa.bindparam("request")
 )
 _CRASHED = (
     sa.select(*_COLUMNS)
@@ -113,13 +110,13 @@ class Attempts(Queries, work_store.Attempts):
     def live_of_job(self, job_id: str) -> AttemptRow | None:
         return self._one(_LIVE_OF_JOB, wanted=job_id)
 
-    def of_request(self, node_id: str, request_id: str) -> AttemptRow | None:
-        return self._one(_OF_REQUEST, node=node_id, request=request_id)
-
-    def of_requests(self, asked: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], Earlier]:
+    def before_each(self, asked: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], Before]:
         rows = [{"node_id": node_id, "request_id": request_id} for node_id, request_id in asked]
-        found = self._connection.execute(_of_requests(self._dialect_name), {ROWS: rows})
-        return {(node_id, request_id): Earlier(*which) for node_id, request_id, *which in found}
+        found = self._connection.execute(_before_each(self._dialect_name), {ROWS: rows})
+        return {
+            (node_id, request_id): Before(None if which[0] is None else Earlier(*which), leases)
+            for node_id, request_id, leases, *which in found
+        }
 
     def update_live(self, attempt_id: str, **columns: Any) -> AttemptRow | None:
         statement = _update_live_returning(tuple(columns))
@@ -159,12 +156,20 @@ def _of_ids(dialect_name: str) -> sa.Select[Any]:
 
 
 @functools.cache
-def _of_requests(dialect_name: str) -> sa.Select[Any]:
+def _before_each(dialect_name: str) -> sa.Select[Any]:
     """Look into the index once for each pair; two lists would be looked up each with each."""
     asked = row_list(dialect_name, types_of(attempts, "node_id", "request_id"))
     same = (attempts.c.node_id == asked.c.node_id) & (attempts.c.request_id == asked.c.request_id)
-    found = (attempts.c.node_id, attempts.c.request_id, attempts.c.id, attempts.c.job_id, attempts.c.pictures)
-    return sa.select(*found).select_from(asked.join(attempts, same))
+    held = attempts.alias("held")
+    leases = (
+        sa.select(sa.func.count())
+        .where(held.c.node_id == asked.c.node_id, held.c.ended_at_ms.is_(None), ~held.c.lapsed)
+        .scalar_subquery()
+        .label("leases")
+    )
+    found = (asked.c.node_id, asked.c.request_id, leases, attempts.c.id, attempts.c.job_id, attempts.c.pictures)
+    before = sa.select(*found).select_from(asked.outerjoin(attempts, same)).subquery("before")
+    return sa.select(before).where(sa.or_(before.c.leases > 0, before.c.id.is_not(None)))
 
 
 @functools.cache

@@ -26,8 +26,8 @@ from giornata.control.ports.user_queries.records import (
 )
 from giornata.control.ports.user_queries.user_store import Before
 from giornata.domain.billing.money import MS_PER_HOUR
-from giornata.domain.generation.picture import offered_kind
 from giornata.domain.jobs.reasons import Reason
+from giornata.protocol.generation.awaited_annotations import node_kind
 from giornata.protocol.jobs import JobPart
 from giornata.protocol.specs import AUDIT_KIND, CANARY_KIND
 from giornata.store.database.bounded_pages import bounded, rows_of, size_of
@@ -236,6 +236,10 @@ class JobReads(Queries, user_store.JobReads):
         wanted = {"wanted": job_id, "project": project_id, "after": after, "most": limit, "bytes": most_bytes}
         return rows_of(LogRecord, self._connection.execute(_LOGS, wanted).all())
 
+    def steps(self, job_ids: Sequence[str]) -> dict[str, int]:
+        query = sa.select(jobs.c.id, jobs.c.step).where(among(self._dialect_name, jobs.c.id, "jobs"), _IS_KNOWN)
+        return {row.id: row.step for row in self._connection.execute(query, {"jobs": list(job_ids)})}
+
     def event_heads(self, job_ids: Sequence[str]) -> dict[str, int]:
         return self._heads(events, job_ids)
 
@@ -329,7 +333,7 @@ class JobReads(Queries, user_store.JobReads):
 
     def queue_view(self, job: JobRecord, *, seen_since_ms: int) -> QueueView:
         view = self._nodes.live(
-            job.id, kind=offered_kind(job.kind), project_id=job.project_id, seen_since_ms=seen_since_ms
+            job.id, kind=node_kind(job.kind, job.spec), project_id=job.project_id, seen_since_ms=seen_since_ms
         )
         if job.only_machine_id is not None or not view.eligible_nodes:
             return view
@@ -340,14 +344,16 @@ class JobReads(Queries, user_store.JobReads):
 
     def queue_views(self, new: Sequence[JobRecord], *, seen_since_ms: int) -> list[QueueView]:
         views: dict[tuple[str, int], QueueView] = {}
+        kinds: dict[str, str] = {}
         for job in new:
-            if (job.kind, job.min_vram_bytes) not in views:
-                views[job.kind, job.min_vram_bytes] = self._nodes.live(
-                    job.id, kind=offered_kind(job.kind), project_id=job.project_id, seen_since_ms=seen_since_ms
+            kind = kinds[job.id] = node_kind(job.kind, job.spec)
+            if (kind, job.min_vram_bytes) not in views:
+                views[kind, job.min_vram_bytes] = self._nodes.live(
+                    job.id, kind=kind, project_id=job.project_id, seen_since_ms=seen_since_ms
                 )
-        counted = [job for job in new if views[job.kind, job.min_vram_bytes].eligible_nodes]
+        counted = [job for job in new if views[kinds[job.id], job.min_vram_bytes].eligible_nodes]
         ahead = self._ahead_each(counted)
-        return [replace(views[job.kind, job.min_vram_bytes], ahead=ahead.get(job.id, 0)) for job in new]
+        return [replace(views[kinds[job.id], job.min_vram_bytes], ahead=ahead.get(job.id, 0)) for job in new]
 
     def _ahead_each(self, jobs: Sequence[JobRecord]) -> dict[str, int]:
         """Return the number of jobs ahead of each, by id, for jobs that were never interrupted.

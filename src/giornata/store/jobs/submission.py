@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from giornata.control.ports.node_queries.work_rows import INHERITED
 from giornata.control.ports.user_queries import user_store
-from giornata.control.ports.user_queries.records import JobRecord, OrderFile
+from giornata.control.ports.user_queries.records import MODEL_ROLE, JobRecord, OrderFile
 from giornata.domain.jobs.job import TERMINAL
 from giornata.domain.jobs.routing import Turns
 from giornata.store import schema
@@ -58,6 +58,14 @@ class Submission(Queries, user_store.Submission):
     def add_order_files(self, job_id: str, files: Sequence[OrderFile]) -> None:
         rows = [{"job_id": job_id, **asdict(each)} for each in files]
         self._connection.execute(_INSERT_INPUT, rows)
+
+    def hold_models_of(self, job_id: str, others: Sequence[str]) -> None:
+        file = (job_inputs.c.role, job_inputs.c.project_id, job_inputs.c.sha256)
+        held = sa.select(sa.literal(job_id), *file).where(
+            job_inputs.c.job_id.in_(others), job_inputs.c.role.startswith(MODEL_ROLE)
+        )
+        names = ["job_id", *(column.name for column in file)]
+        self._connection.execute(sa.insert(job_inputs).from_select(names, held.distinct()))
 
     def lock(self, job_id: str, *, project_id: str) -> JobRecord | None:
         mine = (jobs.c.id == job_id) & (jobs.c.project_id == project_id) & jobs.c.deleted_at_ms.is_(None)

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from giornata.control.ports.fleet import InstanceState
 from giornata.control.ports.node_queries import machine_store
-from giornata.control.ports.node_queries.machine_store import PaceRow, Takers
+from giornata.control.ports.node_queries.machine_store import PaceRow, StepAwaited, Takers
 from giornata.control.ports.user_queries import money_store
 from giornata.control.ports.user_queries.money_store import NodePlaces, QueueAhead, RunningJob
 from giornata.control.ports.user_queries.records import FinishedRecord
@@ -16,6 +16,7 @@ from giornata.domain.fleets.starts import NodeStart
 from giornata.domain.jobs.reasons import Reason
 from giornata.domain.machines.health import MachineState
 from giornata.domain.machines.machine_ids import AT, own_id
+from giornata.protocol.node.work import Order
 from giornata.protocol.project.admin import ROOT_PROJECT
 from giornata.store.database.rows import Queries, columns
 from giornata.store.jobs.turns import before
@@ -56,12 +57,28 @@ _ENDED = (
     .order_by(attempts.c.ended_at_ms.desc())
     .limit(sa.bindparam("most", type_=sa.Integer()))
 )
+_WITHOUT_A_STEP = (
+    sa.select(attempts.c.id, attempts.c.started_at_ms, attempts.c.renewed_at_ms)
+    .join(jobs, jobs.c.id == attempts.c.job_id)
+    .where(
+        attempts.c.ended_at_ms.is_(None),
+        attempts.c.first_step_at_ms.is_(None),
+        attempts.c.lapsed.is_(sa.false()),
+        attempts.c.order == Order.CONTINUE,
+        attempts.c.started_at_ms < sa.bindparam("before"),
+        jobs.c.total_steps.is_not(None),
+    )
+)
 RECENT = 500
 
 
 class Paces(Queries, machine_store.Paces):
     def live(self) -> Sequence[PaceRow]:
         return [PaceRow._make(row) for row in self._connection.execute(_LIVE)]
+
+    def without_a_step(self, *, started_before_ms: int) -> Sequence[StepAwaited]:
+        found = self._connection.execute(_WITHOUT_A_STEP, {"before": started_before_ms})
+        return [StepAwaited._make(row) for row in found]
 
     def ended(self, *, since_ms: int, limit: int) -> Sequence[PaceRow]:
         found = self._connection.execute(_ENDED, {"since": since_ms, "most": limit})

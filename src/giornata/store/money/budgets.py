@@ -56,7 +56,7 @@ class Spending(Queries, money_store.Spending):
     def of_jobs(self, job_ids: Sequence[str]) -> Mapping[str, int]:
         spent = dict.fromkeys(job_ids, 0)
         for some in _slices(job_ids):
-            for job_id, amount in self._by_job([ledger.c.job_id.in_(some)], month_ms=EVER_MS):
+            for job_id, amount in self._spent([ledger.c.job_id.in_(some)], month_ms=EVER_MS):
                 spent[job_id] += amount.total_micro_usd
         return spent
 
@@ -102,25 +102,29 @@ class Spending(Queries, money_store.Spending):
         platforms = sa.exists().where(jobs.c.id == ledger.c.job_id, own)
         # Canaries and audits are paid by the operator's project, and are on nobody's budget.
         mine = sa.true() if project_id is None else (ledger.c.project_id == project_id) & ~platforms
-        found = self._by_job([mine & condition for condition in conditions], month_ms=month_ms, shared=shared)
+        conditions = [mine & condition for condition in conditions]
+        # One row of sums for each condition: a large fleet has thousands of live attempts.
+        found = self._spent(conditions, month_ms=month_ms, shared=shared, job_id=sa.literal(""))
         return sum((amount for _, amount in found), Spent())
 
-    def _by_job(
+    def _spent(
         self,
         conditions: Sequence[sa.ColumnElement[bool]],
         *,
         month_ms: int,
         shared: sa.ColumnElement[bool] | None = None,
+        job_id: sa.ColumnElement[Any] = ledger.c.job_id,
     ) -> Iterable[tuple[str, Spent]]:
         """Yield (job, spending) of the attempts that one of the conditions holds for, of which no two hold for the
         same attempt; a job may come more than once.
 
-        `shared` finds all attempts that were not alone on their nodes at once; without it each is looked up.
+        `shared` finds all attempts that were not alone on their nodes at once; without it each is looked up. A
+        constant as `job_id` adds those together that were alone.
         """
         # A part of the statement for each condition: each has an index of its own.
-        alone = [_alone(each & (ALONE if shared is None else ~shared), month_ms) for each in conditions]
-        for job_id, amount, before in self._connection.execute(_together(alone)):
-            yield job_id, Spent(total_micro_usd=int(amount), month_micro_usd=int(amount) - int(before))
+        alone = [_alone(each & (ALONE if shared is None else ~shared), month_ms, job_id) for each in conditions]
+        for job, amount, before in self._connection.execute(_together(alone)):
+            yield job, Spent(total_micro_usd=int(amount), month_micro_usd=int(amount) - int(before))
         others = conditions if shared is None else [each & shared for each in conditions]
         pairs = [part for condition in others for part in _beside(condition)]
         yield from self._shared(self._connection.execute(_together(pairs)).all(), month_ms=month_ms)
@@ -143,13 +147,13 @@ def _together(parts: Sequence[sa.Select[Any]]) -> sa.Executable:
     return parts[0] if len(parts) == 1 else sa.union_all(*parts)
 
 
-def _alone(condition: sa.ColumnElement[bool], month_ms: int) -> sa.Select[Any]:
+def _alone(condition: sa.ColumnElement[bool], month_ms: int, job_id: sa.ColumnElement[Any]) -> sa.Select[Any]:
     """Return the sums by job over attempts that had their node for themselves."""
     return (
-        sa.select(ledger.c.job_id, sa.func.sum(ledger.c.amount_micro_usd), sa.func.sum(_before(month_ms)))
+        sa.select(job_id, sa.func.sum(ledger.c.amount_micro_usd), sa.func.sum(_before(month_ms)))
         .select_from(_JOINED)
         .where(condition)
-        .group_by(ledger.c.job_id)
+        .group_by(sa.text("1"))
     )
 
 

@@ -27,19 +27,28 @@ class PictureQueryKey(NamedTuple):
     bases: int
     one_project: bool
     one_batch: bool
+    passes_over: bool = False
 
 
-def picture_query(wanted: PicturesWanted) -> tuple[PictureQueryKey, Mapping[str, str | int]]:
+def picture_query(wanted: PicturesWanted) -> tuple[PictureQueryKey, Mapping[str, Any]]:
     """Return the key and the values of a claim's statement."""
     bases = () if wanted.batch_key else wanted.bases
-    values: dict[str, str | int] = {"machine": wanted.machine_id, "failed_since": wanted.failed_since_ms}
+    values: dict[str, Any] = {"machine": wanted.machine_id, "failed_since": wanted.failed_since_ms}
     values["vram"] = ENDLESS_BYTES if wanted.vram_bytes is None else wanted.vram_bytes
     values |= {f"base_{number}": base for number, base in enumerate(bases)}
     if wanted.project_id is not None:
         values["project"] = wanted.project_id
     if wanted.batch_key is not None:
         values["batch"] = wanted.batch_key
-    key = PictureQueryKey(wanted.most, len(bases), wanted.project_id is not None, wanted.batch_key is not None)
+    if wanted.passed_over:
+        values["passed_over"] = wanted.passed_over
+    key = PictureQueryKey(
+        most=wanted.most,
+        bases=len(bases),
+        one_project=wanted.project_id is not None,
+        one_batch=wanted.batch_key is not None,
+        passes_over=bool(wanted.passed_over),
+    )
     return key, values
 
 
@@ -124,6 +133,9 @@ def _may_have(key: PictureQueryKey) -> list[sa.ColumnElement[bool]]:
         # Only a picture that was tried is looked up among the failures.
         sa.or_(pictures.c.tries + pictures.c.fruitless == sa.literal_column("0"), ~failed_here),
     ]
+    if key.passes_over:
+        orders: sa.BindParameter[Any] = sa.bindparam("passed_over", expanding=True, required=False, value=[""])
+        conditions.append(pictures.c.order_id.not_in(orders))
     return [*conditions, pictures.c.project_id == _text("project")] if key.one_project else conditions
 
 

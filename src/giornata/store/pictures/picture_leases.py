@@ -20,7 +20,7 @@ from giornata.domain.generation.picture import PictureState
 from giornata.store.database.rows import ROWS, Queries, insert_for, insert_rows, row_list, types_of
 from giornata.store.pictures.picture_claiming import first_statement, picture_query, take_statement
 from giornata.store.pictures.picture_lease_ends import FREE, LEASED, extend_statement, give_back_statement
-from giornata.store.pictures.picture_orders import COLUMNS, picture_of
+from giornata.store.pictures.picture_orders import COLUMNS, QUEUED, picture_of
 from giornata.store.pictures.picture_results import settle_in_one, settle_step_by_step
 from giornata.store.schema import attempts, ledger, picture_failures, picture_orders, pictures
 
@@ -53,6 +53,16 @@ _FAIL = (
     .where(*_OF_KEY, pictures.c.state.in_((PictureState.QUEUED, PictureState.PAUSED)))
     .values(state=PictureState.FAILED, error=sa.bindparam("why"), place=sa.bindparam("at_place"))
 )
+
+
+_OF_BATCH = (
+    sa.select(*COLUMNS)
+    .where(pictures.c.batch_key == sa.bindparam("batch", type_=sa.String()))
+    .order_by(pictures.c.order_id, pictures.c.number)
+    .with_for_update(skip_locked=True)
+)
+_QUEUED_OF_BATCH = _OF_BATCH.where(QUEUED)
+_LEASED_OF_BATCH = _OF_BATCH.where(STILL_TO_DRAW)
 
 
 class PictureLeases(Queries, picture_store.PictureLeases):
@@ -136,6 +146,16 @@ class PictureLeases(Queries, picture_store.PictureLeases):
         values |= {} if together is None else {"bound": together}
         return [picture_of(row) for row in self._connection.execute(statement, values)]
 
+    def awaiting(self, batch_key: str, *, lease: str) -> list[PictureRow]:
+        values = {"batch": batch_key, "wanted": lease}
+        queued = [picture_of(row) for row in self._connection.execute(_QUEUED_OF_BATCH, values)]
+        leased = [picture_of(row) for row in self._connection.execute(_LEASED_OF_BATCH, values)]
+        return sorted([*queued, *leased], key=lambda each: each.key)
+
+    def queue_as(self, keys: Sequence[PictureKey], *, batch_key: str, base_key: str) -> None:
+        values = {ROWS: _as_rows(keys), "new_batch": batch_key, "new_base": base_key}
+        self._connection.execute(_queue_as(self._dialect_name), values)
+
     def give_back_rest(self, attempt_ids: Sequence[str]) -> int:
         values = {"leases": list(attempt_ids)}
         return self._connection.execute(give_back_statement(self._dialect_name), values).rowcount
@@ -201,6 +221,13 @@ def _give_back(dialect_name: str, *, some: bool, bounded: bool, fruitless: bool)
     if some:
         statement = statement.where(_same(_given(dialect_name)))
     return statement.values(values).returning(*COLUMNS)
+
+
+@functools.cache
+def _queue_as(dialect_name: str) -> Any:
+    values = {**FREE, "batch_key": sa.bindparam("new_batch"), "base_key": sa.bindparam("new_base")}
+    is_open = pictures.c.state.in_((PictureState.QUEUED, PictureState.LEASED))
+    return sa.update(pictures).where(_same(_given(dialect_name)), is_open).values(values)
 
 
 @functools.cache

@@ -9,14 +9,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from giornata.control.ports.node_queries import picture_store
-from giornata.control.ports.node_queries.picture_store import OrderSpec, PictureOrderRow, PictureRow
+from giornata.control.ports.node_queries.picture_store import KeptFrom, OrderSpec, PictureOrderRow, PictureRow
 from giornata.control.ports.node_queries.work_rows import QueuedDemand
-from giornata.domain.generation.picture import OPEN, PICTURES_LIKE_A_JOB, PictureState, SafetyPolicy
+from giornata.domain.generation.picture import LEASE_KIND, OPEN, PICTURES_LIKE_A_JOB, PictureState, SafetyPolicy
 from giornata.domain.jobs.job import JobState
 from giornata.domain.jobs.routing import PictureTurns
+from giornata.protocol.generation.awaited_annotations import MODEL_BASES
+from giornata.protocol.generation.preprocess import PREPROCESS_KIND
 from giornata.protocol.node.pictures import PictureFlag
 from giornata.store.database.rows import Queries, among, insert_rows, record_of
-from giornata.store.pictures.queued_pictures import IsQueued
+from giornata.store.pictures.queued_pictures import AWAITS_ANNOTATION, IsQueued
 from giornata.store.schema import jobs, picture_failures, picture_orders, pictures, projects
 from giornata.store.schema.pictures import OPEN_ORDER
 
@@ -104,13 +106,46 @@ _GIVE_TURNS_BACK = (
     .values(ends_turn=sa.func.coalesce(_FIRST_NOT_TAKEN, picture_orders.c.ends_turn), is_open=sa.false())
 )
 _FORGET_FAILURES = sa.delete(picture_failures).where(picture_failures.c.order_id == _ORDER_ID)
+_KEPT_FROM = (
+    sa.select(
+        sa.func.count(picture_failures.c.number.distinct()).label("pictures"),
+        sa.func.count(picture_failures.c.machine_id.distinct()).label("machines"),
+        sa.func.min(picture_failures.c.at_ms).label("first_at_ms"),
+    )
+    .select_from(
+        picture_failures.join(
+            pictures,
+            sa.and_(
+                pictures.c.order_id == picture_failures.c.order_id, pictures.c.number == picture_failures.c.number
+            ),
+        )
+    )
+    .where(
+        picture_failures.c.order_id == _ORDER_ID,
+        picture_failures.c.at_ms >= sa.bindparam("since", type_=sa.BigInteger()),
+        QUEUED,
+    )
+)
+_runs_a_model = sa.and_(
+    jobs.c.kind == sa.literal_column(f"'{PREPROCESS_KIND}'"),
+    jobs.c.spec["annotator"].as_string().in_([sa.literal_column(f"'{name}'") for name in MODEL_BASES.values()]),
+)
+_NODE_KIND = sa.case(
+    (_runs_a_model, sa.literal_column(f"'{PREPROCESS_KIND}'")), else_=sa.literal_column(f"'{LEASE_KIND}'")
+).label("node_kind")
 _waiting = sa.cast(sa.func.sum(picture_orders.c.pictures - picture_orders.c.ended), sa.BigInteger).label("waiting")
 # From ix_picture_orders_open: as many rows as there are orders that have not ended.
 _DEMAND = (
-    sa.select(jobs.c.kind, jobs.c.min_vram_bytes, jobs.c.project_id, _waiting)
+    sa.select(_NODE_KIND, jobs.c.min_vram_bytes, jobs.c.project_id, _waiting)
     .select_from(picture_orders.join(jobs, jobs.c.id == picture_orders.c.order_id))
     .where(IS_OPEN, jobs.c.state != JobState.PAUSED)
-    .group_by(jobs.c.kind, jobs.c.min_vram_bytes, jobs.c.project_id)
+    .group_by(_NODE_KIND, jobs.c.min_vram_bytes, jobs.c.project_id)
+)
+# As many rows as there are pictures that wait for annotations by models.
+_AWAITING = (
+    sa.select(pictures.c.min_vram_bytes, pictures.c.project_id, sa.func.count().label("waiting"))
+    .where(QUEUED, AWAITS_ANNOTATION)
+    .group_by(pictures.c.min_vram_bytes, pictures.c.project_id)
 )
 
 
@@ -144,15 +179,21 @@ class PictureOrders(Queries, picture_store.PictureOrders):
     def first_error(self, order_id: str) -> str | None:
         return self._connection.scalar(_FIRST_ERROR, {"wanted": order_id})
 
+    def kept_from(self, order_id: str, *, since_ms: int) -> KeptFrom | None:
+        found = self._connection.execute(_KEPT_FROM, {"wanted": order_id, "since": since_ms}).one()
+        return record_of(KeptFrom, found) if found.pictures else None
+
     def demand(self) -> list[QueuedDemand]:
+        drawn = [(row.node_kind, row) for row in self._connection.execute(_DEMAND)]
+        annotated = [(PREPROCESS_KIND, row) for row in self._connection.execute(_AWAITING)]
         return [
             QueuedDemand(
-                kind=row.kind,
+                kind=kind,
                 min_vram_bytes=row.min_vram_bytes,
                 project_id=row.project_id,
                 count=-(-row.waiting // PICTURES_LIKE_A_JOB),
             )
-            for row in self._connection.execute(_DEMAND)
+            for kind, row in (*drawn, *annotated)
             if row.waiting > 0
         ]
 

@@ -15,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from giornata.control.ports.node_queries.picture_store import LeaseResults, LeaseSettled, PictureKey
+from giornata.domain.generation.picture import PictureState
 from giornata.store.database.rows import ROWS, among, row_list, types_of
 from giornata.store.pictures.picture_lease_ends import (
     BILLED,
@@ -25,6 +26,7 @@ from giornata.store.pictures.picture_lease_ends import (
     give_back_statement,
     succeeded,
 )
+from giornata.store.pictures.queued_pictures import AWAITS_ANNOTATION
 from giornata.store.schema import attempts, jobs, ledger, picture_orders, pictures
 
 _GIVEN = ("lease", "order_id", "number", "state", "sha256", "size_bytes", "flags", "error")
@@ -69,7 +71,9 @@ def _settle(connection: sa.Connection, given: LeaseResults) -> LeaseSettled | No
     if not rows:
         return None
     had = tuple(PictureKey(row.order_id, row.number) for row in rows if row.order_id is not None)
-    outcomes = [each for each in given.outcomes if each.key in had]
+    waiting = {PictureKey(row.order_id, row.number) for row in rows if row.awaits_annotation}
+    undrawn = {each.key for each in given.outcomes if each.state is PictureState.SUCCEEDED} & waiting
+    outcomes = [each for each in given.outcomes if each.key in had and each.key not in undrawn]
     stored = _rows_of([LeaseResults(attempt_id=given.attempt_id, outcomes=outcomes)])
     if stored:
         counts = Counter(row["order_id"] for row in stored)
@@ -84,7 +88,9 @@ def _settle(connection: sa.Connection, given: LeaseResults) -> LeaseSettled | No
 
 
 _HAD = (
-    sa.select(attempts.c.machine_id, pictures.c.order_id, pictures.c.number)
+    sa.select(
+        attempts.c.machine_id, pictures.c.order_id, pictures.c.number, AWAITS_ANNOTATION.label("awaits_annotation")
+    )
     .select_from(attempts.outerjoin(pictures, sa.and_(pictures.c.lease == attempts.c.id, LEASED)))
     .where(attempts.c.id == sa.bindparam("wanted"), attempts.c.ended_at_ms.is_(None))
     .order_by(pictures.c.order_id, pictures.c.number)
@@ -146,7 +152,7 @@ def _statement(*, ends: bool) -> Any:
     # A row for each lease that lives, even where nothing was stored.
     found = sa.select(live.c.id, live.c.machine_id, told.c.order_id, told.c.number, told.c.is_stored)
     statement = found.select_from(live.outerjoin(told, told.c.lease == live.c.id))
-    return statement.add_cte(*_ends(live, given)) if ends else statement
+    return statement.add_cte(*_ends(live, numbered)) if ends else statement
 
 
 def _live(*, ends: bool) -> sa.CTE:
@@ -198,6 +204,7 @@ def _numbered(given: sa.CTE, live: sa.CTE) -> sa.CTE:
         )
         .where(given.c.order_id.in_(sa.select(held_orders.c.order_id)), LEASED)
         .where(given.c.lease.in_(sa.select(live.c.id)))
+        .where(sa.or_(given.c.state != sa.literal_column(f"'{PictureState.SUCCEEDED}'"), sa.not_(AWAITS_ANNOTATION)))
         .order_by(pictures.c.order_id, pictures.c.number)
         .with_for_update(key_share=True, of=pictures)
         .cte("held_pictures")
@@ -222,7 +229,7 @@ def _placed(numbered: sa.CTE) -> sa.CTE:
     )
 
 
-def _ends(live: sa.CTE, given: sa.CTE) -> list[sa.CTE]:
+def _ends(live: sa.CTE, numbered: sa.CTE) -> list[sa.CTE]:
     """End leases: the attempt, its bills, and the pictures without a result here."""
     ended = (
         sa.update(attempts)
@@ -232,12 +239,7 @@ def _ends(live: sa.CTE, given: sa.CTE) -> list[sa.CTE]:
         .cte("ended_leases")
     )
     billed = sa.update(ledger).where(ledger.c.attempt_id == ended.c.id, IS_BEHIND).values(**BILLED).cte("billed")
-    same = (
-        given.c.lease == pictures.c.lease,
-        given.c.order_id == pictures.c.order_id,
-        given.c.number == pictures.c.number,
-    )
     # No row may be changed twice by one statement.
-    left = (pictures.c.lease == ended.c.id, LEASED, ~sa.exists().where(*same))
+    left = (pictures.c.lease == ended.c.id, LEASED, ~sa.exists().where(*_same_picture(numbered, pictures)))
     given_back = sa.update(pictures).where(*left).values(**FREE).cte("given_back")
     return [ended, billed, given_back]

@@ -1,11 +1,19 @@
-"""The condition that a picture is queued, in the words of the partial indexes of the database that is asked."""
+"""The condition that a picture is queued, in the words of the partial indexes of the database that is asked; and that
+it waits for an annotation."""
 
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 
-from giornata.store.schema.pictures import QUEUED_PICTURE
+from giornata.protocol.generation.awaited_annotations import MODEL_BASES
+from giornata.store.schema.pictures import QUEUED_PICTURE, pictures
+
+AWAITS_ANNOTATION: sa.ColumnElement[bool] = sa.and_(
+    pictures.c.base_key.in_([sa.literal_column(f"'{key}'") for key in sorted(MODEL_BASES)]),
+    pictures.c.batch_key != pictures.c.base_key,
+)
+"""In the words of `giornata.protocol.generation.awaited_annotations.awaits_annotation`."""
 
 
 class IsQueued(sa.ColumnElement[bool]):

@@ -13,11 +13,14 @@ import sqlalchemy as sa
 from giornata.control.ports.node_queries import routing_store
 from giornata.control.ports.node_queries.routing_store import BaseQueue, NodeModelsRow
 from giornata.domain.generation.picture import LEASE_KIND
+from giornata.protocol.generation.preprocess import PREPROCESS_KIND
 from giornata.protocol.node.held_models import HeldTier, HeldTiers
 from giornata.store.database.rows import Queries, among, insert_for, record_of
 from giornata.store.pictures.queued_pictures import IsQueued
 from giornata.store.schema import jobs, node_models, nodes, picture_orders, pictures
 
+DRAWERS = frozenset({LEASE_KIND, PREPROCESS_KIND})
+"""Kinds of nodes that lease pictures."""
 SAMPLE = 64
 """Pictures of a base whose work is added up."""
 _IN_ORDER = (pictures.c.priority.desc(), pictures.c.turn)
@@ -57,7 +60,7 @@ class RoutingQueries(Queries, routing_store.RoutingQueries):
                 fetching=row.fetching,
             )
             for row in found
-            if LEASE_KIND in row.kinds
+            if not DRAWERS.isdisjoint(row.kinds)
         ]
 
     def held(self, node_ids: Collection[str]) -> Mapping[str, HeldTiers]:

@@ -72,6 +72,10 @@ class ControlPictures:
         files.keep_annotation(key, self._made[key])
         return self._made[key]
 
+    def warm(self) -> tuple[str, ...]:
+        """Return the annotators whose models are warm."""
+        return tuple(self._models)
+
     def drop(self) -> None:
         """Release all models and annotations, and their memory."""
         self._models.clear()

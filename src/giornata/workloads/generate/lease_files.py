@@ -5,6 +5,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from giornata.diffusion.base.safetensors_link import with_suffix
 from giornata.diffusion.encode.decoding import Undecodable, decode
 from giornata.domain.errors import Fault, WorkloadFailed
 from giornata.domain.jobs.reasons import Reason
@@ -13,7 +14,6 @@ from giornata.protocol.generation.picture import ModelUse
 from giornata.protocol.node.pictures import ANNOTATION_ROLE
 from giornata.protocol.node.pipe import Start
 
-SUFFIX = ".safetensors"
 WANTED_ANNOTATIONS = "wanted_annotations"
 
 
@@ -33,13 +33,7 @@ class LeaseFiles:
         which its reader finds by its name."""
         if use.sha256 is None:
             return None
-        path = self._path(use.sha256, use.name, where=where)
-        if path.suffix == SUFFIX:
-            return path
-        link = self._directory / f"{use.sha256}{SUFFIX}"  # libraries unpickle files of other names
-        if not link.is_symlink():
-            link.symlink_to(path.resolve())
-        return link
+        return with_suffix(self._path(use.sha256, use.name, where=where), use.sha256, self._directory)
 
     def file(self, use: ModelUse, *, where: str) -> Path:
         """Return the file of a model that has to be one file: a LoRA, or an embedding. Raises WorkloadFailed."""

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -14,6 +15,7 @@ from giornata.diffusion.adapter.tokens import taught
 from giornata.diffusion.base.eight_bits import held_base
 from giornata.diffusion.base.hub import HubCache, HuggingFaceHub, arriving
 from giornata.diffusion.base.models import BaseModel, load_base
+from giornata.diffusion.base.safetensors_link import with_suffix
 from giornata.diffusion.base.shared_weights import SharedWeights
 from giornata.diffusion.base.weights_digest import base_sha256
 from giornata.domain.errors import Fault, WorkloadFailed
@@ -31,6 +33,7 @@ from giornata.protocol.specs import (
     model_key,
 )
 from giornata.protocol.training.base_model import BaseQuantization
+from giornata.protocol.training.model_names import is_single_file, may_be_registered
 from giornata.workloads.interface import BatchSession, Clock, Outcome, Reporter, Stopped
 from giornata.workloads.train.attempt import TrainingAttempt
 from giornata.workloads.train.batching import BatchTrainer
@@ -54,6 +57,7 @@ from giornata.workloads.train.results.validating import Validation
 
 Spec = TypeVar("Spec", bound=Message)
 Loader = Callable[..., BaseModel]
+BASE_ROLE = "base"
 HOLDER = "train"
 """The name of the warm base among the bases of the process."""
 
@@ -165,7 +169,7 @@ class TrainWorkload:
     def _taught(self, spec: TrainSpec, start: Start, reporter: Reporter) -> BaseModel:
         """Return the warm base with the job's new tokens."""
         reporter.phase("loading")
-        return taught(self._warm(spec, start.hub_token, lambda: reporter.phase("loading")), spec)
+        return taught(self._warm(spec, start, lambda: reporter.phase("loading")), spec)
 
     def joins(self, start: Start) -> str | None:
         """Return the attempt's key, see giornata.protocol.node.joint.
@@ -191,7 +195,7 @@ class TrainWorkload:
         with self._kept(), blamed():
             spec = parse(start)
             reporter.phase("loading")
-            base = self._warm(spec, start.hub_token, lambda: reporter.phase("loading"))
+            base = self._warm(spec, start, lambda: reporter.phase("loading"))
             budget = self._budget_of(base.device)
             places = places_within(sizes_in_a_place(base, spec), spec, budget, most=self.places)
             if budget is not None:
@@ -241,18 +245,19 @@ class TrainWorkload:
             if self._base is not None:
                 self._shared_weights.join(HOLDER, self._base)
 
-    def _warm(self, spec: TrainSpec, token: SecretStr | None, arrives: Callable[[], None]) -> BaseModel:
+    def _warm(self, spec: TrainSpec, start: Start, arrives: Callable[[], None]) -> BaseModel:
         """Return the base that the spec names; the one before is let go first, two might not fit. `arrives` is called
         while it comes from the hub, however slowly.
 
         A model that was opened with one project's token is opened again for a job with another: the hub decides.
         """
-        key, dtype = model_key("train", spec.model_dump()), dtype_of(spec)
+        key, dtype, token = model_key("train", spec.model_dump()), dtype_of(spec), start.hub_token
         if self._base is None or (self._base.key, self._base.dtype, self._token) != (key, dtype, token):
             self._drop()
             cache = HubCache(bound_bytes=self._model_cache_bytes)
             with closing(HuggingFaceHub(token, cache)) as hub, arriving(cache.directory, arrives):
-                base = self._load(spec, device=self._loads_onto(spec), dtype=dtype, hub=hub)
+                device, came = self._loads_onto(spec), file_of_base(spec, start)
+                base = self._load(spec, device=device, dtype=dtype, hub=hub, **came)
             self._base_sha256 = base_sha256(base)  # of the weights as they were loaded, whatever they are held in
             self._base = held_base(base, spec.base_quantization, self._device)
             self._shared_weights.join(HOLDER, self._base)
@@ -293,6 +298,22 @@ class _After:
 
     def offer(self, places: int) -> None:
         self._session.offer(places)
+
+
+def file_of_base(spec: TrainSpec, start: Start) -> dict[str, Path]:
+    """Return `path`, the file of the base that came with the lease; nothing for a base that is found by its name.
+
+    Raises WorkloadFailed for a registered model of which the server has no file any more.
+    """
+    sha256, name = spec.pretrained_model_sha256, spec.pretrained_model_name_or_path
+    found = next((each for each in start.inputs if each.role == BASE_ROLE and each.sha256 == sha256), None)
+    if found is not None:
+        return {"path": with_suffix(found.path, found.sha256, start.directory)}
+    if sha256 is not None and may_be_registered(name) and not is_single_file(name) and not Path(name).exists():
+        message = f"the server no longer has the file of {name}"
+        fault = Fault(where="spec.pretrained_model_name_or_path", message=message, hint="add it again, and retry")
+        raise WorkloadFailed(Reason.BAD_DATA, str(fault), (fault,))
+    return {}
 
 
 def dtype_of(spec: TrainSpec) -> torch.dtype:

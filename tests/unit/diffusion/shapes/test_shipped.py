@@ -1,10 +1,12 @@
 """The drawing model that comes with the package: copied whole, or said to be missing."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from giornata.diffusion.shapes.model import copy_drawing_model
+from giornata.diffusion.shapes.shipped import copy_drawing_model
 from giornata.diffusion.tiny.tiny_model import build_tiny_model
 from giornata.domain.errors import InvalidInput
 
@@ -23,3 +25,9 @@ def test_the_copy_is_whole_and_is_kept_when_it_is_there(tmp_path: Path) -> None:
     (copy / "note.txt").write_text("mine")
     copy_drawing_model(copy, weights=weights)
     assert (copy / "note.txt").read_text() == "mine"
+
+
+def test_copy_of_the_model_loads_no_torch() -> None:
+    code = "import sys, giornata.diffusion.shapes.shipped; print(sorted({'torch', 'diffusers'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"

@@ -188,6 +188,24 @@ def test_a1111_sampler_and_init_image_that_cannot_be_repeated_are_noted() -> Non
     ]
 
 
+def test_each_setting_of_a1111_that_no_field_repeats_is_noted() -> None:
+    pairs = "Variation seed: 7, Variation seed strength: 0.2, Hires upscale: 2, Hires upscaler: 4x-Ultra, ENSD: 31337"
+    text = f'a bird\nSteps: 5, Sampler: Euler, Size: 64x64, {pairs}, TI hashes: "bird: 0a1b", RNG: CPU'
+    _, notes = fields_of_a1111(text)
+    assert notes == (
+        "its prompt has textual inversions (bird: 0a1b); give them as embeddings",
+        "Hires upscaler 4x-Ultra cannot be repeated; the second pass enlarges latents",
+        "Variation seed cannot be repeated",
+        "Variation seed strength cannot be repeated",
+        "ENSD cannot be repeated",
+    )
+
+
+def test_a_text_of_ours_has_nothing_that_cannot_be_repeated_but_its_controlnets() -> None:
+    _, notes = fields_of_a1111(texts_of(written())["parameters"])
+    assert [note for note in notes if note.endswith("cannot be repeated")] == ["ControlNet 0 cannot be repeated"]
+
+
 def test_broken_number_of_a1111s_text_is_named() -> None:
     with pytest.raises(ValueError, match="Seed is 'x1', which is no number"):
         fields_of_a1111("a\nSteps: 5, Sampler: Euler, Seed: x1")

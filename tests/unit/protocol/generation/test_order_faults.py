@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from giornata.control.jobs.submission.spec_faults import parse_spec
 from giornata.domain.errors import InvalidInput
-from giornata.protocol.generation.checks.named_models import named_models, uploaded_pictures
+from giornata.protocol.generation.checks.named_models import named_models, uploaded_pictures, with_objects
 from giornata.protocol.generation.checks.prompt_faults import MOST_FAULTS
 from giornata.protocol.generation.expand import picture_params, planned_pictures
 from giornata.protocol.generation.schedulers import all_schedulers
@@ -166,7 +166,23 @@ def test_values_of_axes_are_held_to_their_fields() -> None:
     assert faults("grid", prompt="a {b}", axes=axes) == {
         "spec.prompt": "character 3: ( is not closed",
         "spec.axes.1.values.2": "character 4: ] closes nothing",
-        "spec.axes": "width: input should be a multiple of 8; it is 511",
+        "spec.axes.0.values.0": "width: input should be a multiple of 8; it is 511",
+    }
+
+
+def test_each_wrong_value_of_each_axis_is_told_at_its_place_beside_an_axis_that_leads_nowhere() -> None:
+    axes = [
+        {"field": "width", "values": [64, 65, 66]},
+        {"field": "loras.1.weight", "values": [1]},
+        {"field": "scheduler", "values": ["euler", "dpmp_2m"]},
+        {"field": "loras.0.weight", "values": [11, 1]},
+    ]
+    assert faults("grid", prompt="a", axes=axes, loras=["l"]) == {
+        "spec.axes.0.values.1": "width: input should be a multiple of 8; it is 65",
+        "spec.axes.0.values.2": "width: input should be a multiple of 8; it is 66",
+        "spec.axes.1": "loras.1.weight: the spec has no loras number 1, counted from 0",
+        "spec.axes.2.values.1": f"scheduler: {NEAR}",
+        "spec.axes.3.values.0": "loras.0.weight: input should be less than or equal to 10; it is 11",
     }
 
 
@@ -198,19 +214,30 @@ def test_lora_whose_name_is_several_slots_has_to_be_in_the_spec() -> None:
 
 
 @pytest.mark.parametrize(
-    ("axis", "told"),
+    ("axis", "where", "told"),
     [
-        ({"field": "loras.1.weight", "values": [1]}, "loras.1.weight: the spec has no loras number 1"),
-        ({"field": "refiner.switch_at", "values": [0.5]}, "refiner.switch_at: the spec has no such object"),
-        ({"slot": "c", "values": [1]}, "axes name the slot c"),
-        ({"slot": "a", "values": ["b"] * 500}, "axes put 500 values into 5003 characters"),
-        ({"field": "width", "values": list(range(64, 64 + 8 * 1000, 8))}, "axes make 16000 pictures"),
+        ({"field": "loras.1.weight", "values": [1]}, "spec.axes.0", "loras.1.weight: the spec has no loras number 1"),
+        (
+            {"field": "refiner.switch_at", "values": [0.5]},
+            "spec.axes.0",
+            "refiner.switch_at: the spec has no such",
+        ),
+        ({"slot": "c", "values": [1]}, "spec.axes", "axes name the slot c"),
+        ({"slot": "a", "values": ["b"] * 500}, "spec.axes", "axes put 500 values into 5003 characters"),
+        ({"field": "width", "values": list(range(64, 64 + 8 * 1000, 8))}, "spec.axes", "axes make 16000 pictures"),
     ],
 )
-def test_axis_that_leads_nowhere_or_too_far_is_refused(axis: dict[str, Any], told: str) -> None:
+def test_axis_that_leads_nowhere_or_too_far_is_refused(axis: dict[str, Any], where: str, told: str) -> None:
     found = faults("grid", prompt="{a}" + " " * 5000, axes=[axis], n=16, loras=["l"])
-    assert list(found) == ["spec.axes"]
-    assert found["spec.axes"].startswith(told)
+    assert list(found) == [where]
+    assert found[where].startswith(told)
+
+
+@pytest.mark.parametrize("named", [{"slot": "b"}, {"field": "seed"}])
+def test_two_axes_of_one_name_are_refused(named: dict[str, str]) -> None:
+    found = faults("grid", prompt="{b}", axes=[{**named, "values": [1]}, {**named, "values": [2]}])
+    [name] = named.values()
+    assert found["spec.axes"].startswith(f"axes name {name} more than once")
 
 
 @pytest.mark.parametrize("axis", [{"values": [1]}, {"slot": "b", "field": "seed", "values": [1]}])
@@ -244,6 +271,29 @@ def test_models_and_pictures_of_a_spec_are_found_with_their_places() -> None:
     assert list(uploaded_pictures(spec)) == [("pictures.0.image", SHA), ("pictures.0.controlnets.0.image", SHA)]
     next(named_models(spec)).use["sha256"] = SHA
     assert spec["model"]["sha256"] == SHA
+
+
+def test_models_of_a_spec_with_other_faults_are_found_wherever_they_are_named() -> None:
+    spec = {
+        "model": "m",
+        "prompt": "a <lora:{style}:1> __w__",
+        "wildcards": {"w": ["<lora:oil:1>", 7]},
+        "prompt_loras": {"ink": "job_1"},
+        "pictures": [{"model": "n", "loras": ["l"], "refiner": {"model": "r"}}, 7],
+        "axes": [{"slot": "style", "values": ["ink", "pen"]}, {"field": "vae", "values": ["v", None]}, 7],
+        "width": "x",
+    }
+    found = [(each.where, each.role, each.use["name"]) for each in named_models(with_objects(spec))]
+    assert sorted(found) == [
+        ("spec.axes.1.values.0", "vae", "v"),
+        ("spec.model", "base", "m"),
+        ("spec.pictures.0.loras.0", "lora", "l"),
+        ("spec.pictures.0.model", "base", "n"),
+        ("spec.pictures.0.refiner.model", "refiner", "r"),
+        ("spec.prompt_loras.ink", "lora", "job_1"),
+        ("spec.prompt_loras.oil", "lora", "oil"),
+        ("spec.prompt_loras.pen", "lora", "pen"),
+    ]
 
 
 def test_checkpoints_of_an_axis_are_models() -> None:

@@ -28,6 +28,19 @@ def test_names_in_capitals_mean_the_same_fields() -> None:
     }
 
 
+@pytest.mark.parametrize("names", [("sampler_name", "scheduler"), ("SAMPLER_NAME", "SCHEDULER")])
+def test_sampler_and_schedule_of_a_request_are_one_scheduler(names: tuple[str, str]) -> None:
+    found = spec_fields({"prompt": "a", **dict(zip(names, ("DPM++ 2M", "Karras"), strict=True))})
+    assert (found.spec, found.faults) == ({"prompts": ["a"], "scheduler": "DPM++ 2M Karras"}, ())
+    (fault,) = found.in_words_of_request([Fault(where="spec.scheduler", message="x")])
+    assert fault.where == names[1]
+
+
+def test_sampler_beside_a_scheduler_that_is_no_text_is_a_fault() -> None:
+    (fault,) = spec_fields({"prompt": "a", "sampler_name": "euler", "scheduler": 7}).faults
+    assert fault.where == "scheduler"
+
+
 def test_field_that_is_given_under_two_names_is_a_fault() -> None:
     (fault,) = spec_fields({"prompt": "a", "PROMPTS": ["b"]}).faults
     assert (fault.where, fault.message) == ("PROMPTS", "the same field is given as prompt too")

@@ -73,6 +73,8 @@ def _diagnose(settings: Settings, servers: tuple[str, ...]) -> "Diagnosis":
                 http=http,
                 tls=trusted(),
                 clock=SystemClock(),
+                max_connections=settings.max_connections,
+                max_connections_per_project=settings.max_connections_per_project,
                 servers=servers,
                 s3_credentials=s3_credentials_of(settings),
             )

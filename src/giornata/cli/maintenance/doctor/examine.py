@@ -16,6 +16,7 @@ from giornata.cli.maintenance.doctor.findings import Diagnosis, DoctorFinding, H
 from giornata.cli.maintenance.doctor.server_checks import (
     check_certificates,
     check_loops,
+    check_open_files,
     check_public_url,
     check_server_clocks,
 )
@@ -36,6 +37,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("clock of the storage", check_storage_clock),
     ("audit-log", check_audit_log),
     ("disk", check_disks),
+    ("open-files", check_open_files),
     ("loops", check_loops),
     ("outbox", check_outbox),
     ("storage", check_storage),

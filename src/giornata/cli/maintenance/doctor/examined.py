@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
@@ -47,6 +47,8 @@ class ExaminedInstallation:
     http: httpx.Client
     tls: ssl.SSLContext
     clock: Clock
+    max_connections: int
+    max_connections_per_project: int
     servers: Sequence[str] = ()
     s3_credentials: "S3Credentials | None" = None
     limits: DoctorLimits = DoctorLimits()
@@ -58,10 +60,19 @@ class ExaminedInstallation:
 
     def own_server(self) -> str | None:
         """Return the address of the server that says that it runs on the data folder."""
+        found = self._server_file().get("url")
+        return None if found is None else str(found)
+
+    def own_process(self) -> int | None:
+        """Return the process of that server."""
+        found = self._server_file().get("pid")
+        return found if isinstance(found, int) else None
+
+    def _server_file(self) -> dict[str, Any]:
         try:
-            return str(json.loads((self.data / SERVER_FILE).read_text())["url"])
-        except (OSError, ValueError, KeyError):
-            return None
+            return dict(json.loads((self.data / SERVER_FILE).read_text()))
+        except (OSError, ValueError, TypeError):
+            return {}
 
     def addresses(self) -> tuple[str, ...]:
         """Return the addresses of all servers that are known."""

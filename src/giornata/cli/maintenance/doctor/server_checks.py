@@ -1,4 +1,4 @@
-"""Checks of running servers: whether they answer, their loops, their clocks and their certificates."""
+"""Checks of servers: whether they answer, their loops, clocks and certificates, and the files that they may open."""
 
 import ipaddress
 import socket
@@ -12,6 +12,7 @@ import httpx
 from giornata.cli.maintenance.doctor.examined import ExaminedInstallation
 from giornata.cli.maintenance.doctor.findings import DoctorFinding, Harm, NotChecked
 from giornata.cli.maintenance.doctor.storage_checks import skew_of
+from giornata.cli.operate.open_files import FEWEST_CONNECTIONS, OWN_FILES, connections_within, files_of, open_files
 from giornata.cli.ui.text import duration
 
 HTTPS_PORT = 443
@@ -53,6 +54,34 @@ def check_loops(examined: ExaminedInstallation) -> Iterator[DoctorFinding]:
                 age = duration(loop["last_success_age_s"])
                 message = f"{address}: the loop {loop['name']} has not succeeded for {age}"
                 yield _loops(message, f"look for 'loop {loop['name']} failed' in the server's log")
+
+
+def check_open_files(examined: ExaminedInstallation) -> Iterator[DoctorFinding]:
+    """Find a limit of open files that is too low for the bound on connections: each stream and open page is one.
+
+    It is the limit of the server that runs on the data folder, or of one that is started as this command was.
+    """
+    process = examined.own_process()
+    files, whose = None if process is None else files_of(process), f"the server (process {process})"
+    if files is None:
+        files, whose = open_files().hard, "a server that is started here"
+    needed = examined.max_connections + OWN_FILES
+    if files >= needed:
+        return
+    taken, most = connections_within(files), examined.max_connections_per_project
+    message = (
+        f"{whose} may open {files} files and needs {needed}: it takes {taken} connections, streams and open pages "
+        f"included, not the {examined.max_connections} of max_connections"
+    )
+    if taken <= most:
+        message += f"; one project may hold all of them, by max_connections_per_project ({most})"
+    fix = (
+        f"raise the hard limit (ulimit -Hn {needed}, LimitNOFILE={needed} of the systemd unit, "
+        f"--ulimit nofile={needed} of the container) and start the server anew; or lower max_connections to {taken}"
+    )
+    runs_out = files < OWN_FILES + FEWEST_CONNECTIONS
+    harm = Harm.STOPPED if runs_out else Harm.DEGRADED
+    yield DoctorFinding(check="open-files", harm=harm, message=message, fix=fix)
 
 
 def check_public_url(examined: ExaminedInstallation) -> Iterator[DoctorFinding]:

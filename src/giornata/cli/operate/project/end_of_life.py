@@ -95,7 +95,10 @@ def pin(context: typer.Context, target: Target, as_json: JsonFlag = False) -> No
 
 
 def unpin(context: typer.Context, target: Target, as_json: JsonFlag = False) -> None:
-    """Let retention and deletion take it again."""
+    """Unpin a job, a dataset or a checkpoint (JOB@STEP).
+
+    Retention and deletion may take what was pinned again.
+    """
     _set_pin(context, target, as_json=as_json, pinned=False)
 
 

@@ -22,7 +22,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the model.", 
 
 def register(app: typer.Typer) -> None:
     """Add the command group `models` to `app`."""
-    models = typer.Typer(no_args_is_help=True, help="Register model files that pictures are drawn with.")
+    models = typer.Typer(no_args_is_help=True, help="Register model files for drawing and training.")
     models.command("add")(add_model)
     models.command("list")(list_models)
     models.command("coverage")(show_coverage)

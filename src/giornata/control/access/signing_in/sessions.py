@@ -19,7 +19,7 @@ from giornata.control.caller import Caller, RequestOrigin
 from giornata.control.context import Context
 from giornata.control.pages import check_limit, cut, decode_cursor
 from giornata.control.ports.store import Transaction
-from giornata.control.ports.user_queries.people_store import MemberRecord, SessionRecord, UserRecord
+from giornata.control.ports.user_queries.people_store import LiveSession, MemberRecord, SessionRecord, UserRecord
 from giornata.control.text_limits import is_id
 from giornata.control.timestamps import instant
 from giornata.domain.accounts.audit_log import ActorKind, AuditVerb
@@ -31,6 +31,8 @@ SESSION_MS = 14 * 24 * 3600 * 1000
 IDLE_MS = 3 * 24 * 3600 * 1000
 KEPT_AFTER_MS = 30 * 24 * 3600 * 1000
 FORGOTTEN_AT_ONCE = 100
+# A person claims no work: the reach of a node is only for keys that the person makes.
+NOT_OF_SESSIONS = frozenset({Scope.NODE})
 USE_NOTED_EVERY_MS = 60_000
 MOST_AGENT_CHARS = 256
 SECRET = re.compile(r"gs_[A-Za-z0-9_-]{32,200}", re.ASCII)
@@ -123,7 +125,7 @@ def session_caller(ctx: Context, secret: str, project_id: str | None) -> Caller:
     if caller is None or session is None:
         raise Unauthenticated(REFUSAL)
     if session.last_used_at_ms < now_ms - USE_NOTED_EVERY_MS:
-        _note_use(ctx, session.id, now_ms)
+        note_use(ctx, [session.id], now_ms)
     return caller
 
 
@@ -131,10 +133,15 @@ def live_user(tx: Transaction, session: SessionRecord | None, at_ms: int) -> Use
     """Return the active person of a session that has not ended; None otherwise."""
     if session is None or session.revoked_at_ms is not None:
         return None
-    if at_ms >= min(session.expires_at_ms, session.last_used_at_ms + IDLE_MS):
+    if has_ended(session, at_ms):
         return None
     user = tx.users.get(session.user_id)
     return None if user is None or user.deactivated_at_ms is not None else user
+
+
+def has_ended(session: SessionRecord | LiveSession, at_ms: int) -> bool:
+    """Return True for a session that was open, or unused, for too long."""
+    return at_ms >= min(session.expires_at_ms, session.last_used_at_ms + IDLE_MS)
 
 
 def _caller(tx: Transaction, session_id: str, user: UserRecord, project_id: str | None) -> Caller:
@@ -142,8 +149,7 @@ def _caller(tx: Transaction, session_id: str, user: UserRecord, project_id: str 
         project_id = ROOT_PROJECT if user.operator else _first_project(tx.memberships.of_user(user.id))
     elif tx.projects.get(project_id) is None:
         raise NotFound(f"there is no project {project_id}")
-    # A person claims no work: a node's reach is only for keys that the person makes.
-    scopes = reach_of_user(tx, user, project_id) - {Scope.NODE}
+    scopes = reach_of_user(tx, user, project_id) - NOT_OF_SESSIONS
     if project_id and not scopes:
         raise NotFound(f"there is no project {project_id}")
     return Caller(project_id=project_id, scopes=scopes, key_id=session_id, user_id=user.id, is_session=True)
@@ -208,10 +214,11 @@ def require_person(caller: Caller) -> str:
     return caller.user_id
 
 
-def _note_use(ctx: Context, session_id: str, now_ms: int) -> None:
+def note_use(ctx: Context, session_ids: Sequence[str], now_ms: int) -> None:
+    """Note that these sessions were used; the latest note of each is at least USE_NOTED_EVERY_MS old."""
     # A database that is too busy for a note must not turn away a session that is good.
     with suppress(Unavailable), ctx.store.begin() as tx:
-        tx.sessions.used(session_id, at_ms=now_ms, unless_since_ms=now_ms - USE_NOTED_EVERY_MS)
+        tx.sessions.used(session_ids, at_ms=now_ms, unless_since_ms=now_ms - USE_NOTED_EVERY_MS)
 
 
 def _signed_in(session: SessionRecord, user: UserRecord, secret: str) -> SignedIn:

@@ -11,6 +11,7 @@ from typing import Any
 
 from giornata.control.access.install import signing_key_in
 from giornata.control.context import Context
+from giornata.control.pictures.order_files import BASE_SHA256
 from giornata.control.ports.node_queries.audit_store import AuditRun, ReplayAuditRow
 from giornata.control.ports.node_queries.work_rows import AttemptRow, CheckpointRow, JobRow
 from giornata.control.ports.store import Transaction
@@ -159,10 +160,13 @@ def run_record(
     )
 
 
-def add_run(tx: Transaction, new: JobRecord) -> None:
-    """Insert the job with the files that it reads."""
+def add_run(tx: Transaction, new: JobRecord, *, earlier: Sequence[AuditRun] = ()) -> None:
+    """Insert the job with the files that it reads. `earlier` are the runs of the same audit, which may still hold the
+    base of a training job that has ended."""
     tx.submission.add_each([new])
     training = new.spec["training"]
     for role, sha256 in ((CHECKPOINT_ROLE, new.spec["checkpoint"]), (INIT_ROLE, training.get(INIT_ROLE))):
         if isinstance(sha256, str):
             tx.submission.add_input(new, role, sha256)
+    if training.get(BASE_SHA256) is not None:
+        tx.submission.hold_models_of(new.id, [new.spec["job"], *(run.job_id for run in earlier)])

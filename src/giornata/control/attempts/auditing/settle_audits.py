@@ -250,7 +250,7 @@ def _run_again(tx: Transaction, ctx: Context, audit: ReplayAuditRow, job: JobRec
         _give_up(tx, audit, EXCUSED, at_ms=at_ms)
         return
     new = run_record(ctx, audit, job.spec, min_vram_bytes=job.min_vram_bytes, at_ms=at_ms)
-    add_run(tx, new)
+    add_run(tx, new, earlier=audit.runs)
     tx.audits.put(replace(audit, runs=(*audit.runs, AuditRun(job_id=new.id))))
 
 

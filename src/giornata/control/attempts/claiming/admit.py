@@ -8,11 +8,13 @@ all of a batch of claims in one statement.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from giornata.control.context import Context
 from giornata.control.ports.node_queries.machine_store import MachineKey
 from giornata.control.ports.node_queries.work_rows import Wanted
 from giornata.control.ports.store import Transaction
+from giornata.domain.generation.picture import ORDER_KINDS, offered_kind
 from giornata.domain.jobs.admission import Admission, Answer, admit, unlimited
 from giornata.domain.machines.health import MS_PER_HOUR, MachineHealth, newcomer
 from giornata.domain.machines.machine_ids import owner_of
@@ -25,6 +27,8 @@ HealthByKey = dict[MachineKey, MachineHealth]
 
 CANARY_WAITS_MS = MS_PER_HOUR  # for a machine that does not come back for it
 
+_HEALTH_KIND: Mapping[str, str] = MappingProxyType({kind: offered_kind(kind) for kind in ORDER_KINDS})
+"""Machines that draw and that annotate are judged under one kind. A lookup is no call; claims are hot."""
 _GRANTED = frozenset({Answer.YES, Answer.CANARY})
 _WORDS: Mapping[Answer, str] = {
     Answer.QUARANTINED: "this machine is quarantined",
@@ -55,7 +59,12 @@ def health_of_each(tx: Transaction, ctx: Context, asked: Sequence[Wanted], *, at
     Of what a claim does, only `canary_of` changes these rows.
     """
     policy = ctx.policy.health
-    keys = {(wanted.machine_id, kind) for wanted in asked for kind in wanted.kinds if kind != CANARY_KIND}
+    keys = {
+        (wanted.machine_id, _HEALTH_KIND.get(kind, kind))
+        for wanted in asked
+        for kind in wanted.kinds
+        if kind != CANARY_KIND
+    }
     known = dict(tx.machines.get_each([key[0] for key in keys], [key[1] for key in keys])) if keys else {}
     limited = sorted(key for key in keys if not unlimited(known.get(key), policy=policy))
     for key in limited:
@@ -82,11 +91,11 @@ def crowded_out(admitted: Sequence[Admitted], begun_kinds: Mapping[int, str]) ->
     if not any(each.crowded for each in admitted):
         return set()
     unused = {
-        (each.wanted.machine_id, kind)
+        (each.wanted.machine_id, _HEALTH_KIND.get(kind, kind))
         for number, each in enumerate(admitted)
         if each.wanted is not None
         for kind in each.wanted.kinds
-        if kind != begun_kinds.get(number)
+        if _HEALTH_KIND.get(kind, kind) != begun_kinds.get(number)
     }
     return {number for number, each in enumerate(admitted) if each.crowded & unused}
 
@@ -116,17 +125,21 @@ def _admit(
     *,
     at_ms: int,
 ) -> Admitted:
+    machine_id = wanted.machine_id
     answers = {
-        kind: _answer(tx, ctx, wanted, known.get((wanted.machine_id, kind)), begun, kind=kind, at_ms=at_ms)
+        kind: _answer(tx, ctx, wanted, known, begun, key=(machine_id, _HEALTH_KIND.get(kind, kind)), at_ms=at_ms)
         for kind in wanted.kinds
         if kind != CANARY_KIND
     }
-    trial = tuple((wanted.machine_id, kind) for kind, said in answers.items() if said.answer is Answer.CANARY)
-    kinds = tuple(kind for kind, said in answers.items() if said.answer is Answer.YES)
-    refused = {(wanted.machine_id, kind) for kind, said in answers.items() if said.answer not in _GRANTED}
-    crowded = frozenset(key for key in refused if begun[key])
-    for kind in kinds:
-        begun[wanted.machine_id, kind] += 1
+    kinds = tuple([kind for kind, said in answers.items() if said.answer is Answer.YES])
+    trial: tuple[MachineKey, ...] = ()
+    crowded: frozenset[MachineKey] = frozenset()
+    if len(kinds) < len(answers):
+        said_of = {(machine_id, _HEALTH_KIND.get(kind, kind)): said.answer for kind, said in answers.items()}
+        trial = tuple(key for key, answer in said_of.items() if answer is Answer.CANARY)
+        crowded = frozenset(key for key, answer in said_of.items() if answer not in _GRANTED and begun[key])
+    for key in {(machine_id, _HEALTH_KIND.get(kind, kind)) for kind in kinds}:
+        begun[key] += 1
     if not kinds:
         refusal = _refusal(list(answers.values()), at_ms=at_ms)
         return Admitted(wanted=None, refusal=refusal, on_trial=trial, crowded=crowded)
@@ -137,17 +150,17 @@ def _answer(
     tx: Transaction,
     ctx: Context,
     wanted: Wanted,
-    health: MachineHealth | None,
+    known: Mapping[MachineKey, MachineHealth],
     begun: Counter[MachineKey],
     *,
-    kind: str,
+    key: MachineKey,
     at_ms: int,
 ) -> Admission:
-    policy = ctx.policy.health
+    policy, health = ctx.policy.health, known.get(key)
     if health is None or unlimited(health, policy=policy):
         return Admission(answer=Answer.YES)
-    engaged = tx.machines.engagement(wanted.machine_id, kind, since_ms=at_ms - MS_PER_HOUR)
-    just_now = begun[wanted.machine_id, kind]
+    engaged = tx.machines.engagement(*key, since_ms=at_ms - MS_PER_HOUR)
+    just_now = begun[key]
     return admit(
         health,
         live=engaged.live + just_now,

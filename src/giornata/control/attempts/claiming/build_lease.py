@@ -9,10 +9,13 @@ from giornata.control.access.install import signing_key_in
 from giornata.control.access.keep_secrets import secret_value
 from giornata.control.budgets.history import fleet_mtbi_s
 from giornata.control.context import Context
+from giornata.control.models.downloads import downloads_of
 from giornata.control.ports.node_queries.work_rows import AttemptRow, BlobRow, JobRow
 from giornata.control.ports.store import Transaction
+from giornata.control.ports.user_queries.records import MODEL_ROLE
 from giornata.control.storage.signed_urls import download
 from giornata.domain.jobs.attempt import renew_every_s
+from giornata.protocol.node.pictures import LeaseFile
 from giornata.protocol.node.work import Lease, LeaseCheckpoint, LeaseInput
 from giornata.protocol.specs import AUDIT_KIND, OF_TRAINING, input_files
 from giornata.protocol.uploads import Download
@@ -41,6 +44,7 @@ def build_lease(tx: Transaction, ctx: Context, job: JobRow, attempt: AttemptRow,
         lease_s=ctx.policy.lease_s,
         renew_every_s=renew_every_s(ctx.policy.lease_s),
         inputs=tuple(_inputs(tx, ctx, job)),
+        files=tuple(_base(tx, ctx, job)),
         checkpoints=tuple(LeaseCheckpoint(step=row.step, download=_download(ctx, row.blob)) for row in usable),
         mtbi_s=fleet_mtbi_s(tx, ctx, at_ms=at_ms),
         max_at_risk_s=ctx.policy.max_at_risk_s,
@@ -77,7 +81,19 @@ def _inputs(tx: Transaction, ctx: Context, job: JobRow) -> Iterator[LeaseInput]:
             )
     if input_files(job.kind, job.spec):
         for role, blob in sorted(tx.inputs.of_job(job.project_id, job.id).items()):
-            yield LeaseInput(role=role, name=role, caption=None, download=_download(ctx, blob))
+            if not role.startswith(MODEL_ROLE):
+                yield LeaseInput(role=role, name=role, caption=None, download=_download(ctx, blob))
+
+
+def _base(tx: Transaction, ctx: Context, job: JobRow) -> Iterator[LeaseFile]:
+    """Yield the base of a training job, or of a job beside one, if the server has the file of that sha256."""
+    spec = job.spec["training"] if job.kind in OF_TRAINING else job.spec
+    sha256 = spec.get("pretrained_model_sha256") if job.kind in {"train", *OF_TRAINING} else None
+    if sha256 is not None:
+        holders = {job.id, job.spec.get("job", job.id)}  # a validation or an audit names the training job
+        found = downloads_of(tx, ctx, job.project_id, [sha256], order_ids=sorted(holders))
+        name = spec["pretrained_model_name_or_path"]
+        yield from (LeaseFile(role="base", name=name, download=each) for each in found.values())
 
 
 def _download(ctx: Context, blob: BlobRow) -> Download:

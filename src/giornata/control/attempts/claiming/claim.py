@@ -30,6 +30,7 @@ from giornata.control.attempts.claiming.claim_refusals import (
     draining_reply,
     fail_begun,
     fail_unbegun,
+    full_reply,
     unusable_reply,
 )
 from giornata.control.attempts.claiming.known_node import known_node, price_of, refusal_of, sighting
@@ -42,6 +43,7 @@ from giornata.control.pictures.node_models import is_noted, note_models, wanted_
 from giornata.control.ports.node_queries.picture_store import PicturesWanted
 from giornata.control.ports.node_queries.work_rows import (
     AttemptRow,
+    Before,
     Beginning,
     Earlier,
     JobRow,
@@ -55,6 +57,7 @@ from giornata.control.ports.store import Transaction
 from giornata.control.quotas.ceilings import full_projects, running_rooms, take_within
 from giornata.domain.errors import Conflict, Forbidden, InvalidInput
 from giornata.domain.generation.picture import LEASE_KIND, ORDER_KINDS
+from giornata.domain.jobs.attempt import most_leases
 from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.events import EventType
 from giornata.protocol.node.work import Claim, ClaimReply, NodeInfo
@@ -101,20 +104,21 @@ class Asked:
         """True for a claim of pictures."""
         return bool(self.claim.max_pictures) and not ORDER_KINDS.isdisjoint(self.claim.kinds)
 
-    def pictures(self, *, at_ms: int) -> PicturesWanted | None:
+    def pictures(self, ctx: Context, *, at_ms: int) -> PicturesWanted | None:
         """Return the conditions of the pictures that the node may have; None for a node that draws none."""
         if not self.draws:
             return None
         wanted = self.wanted
-        return pictures_wanted(self.claim, machine_id=wanted.machine_id, project_id=wanted.project_id, at_ms=at_ms)
+        machine_id, project_id = wanted.machine_id, wanted.project_id
+        return pictures_wanted(ctx, self.claim, machine_id=machine_id, project_id=project_id, at_ms=at_ms)
 
     def waits_for_something(self, tx: Transaction, ctx: Context, *, at_ms: int) -> bool:
         """Return True when a job or a picture waits that the node could get."""
-        return something_waits(tx, ctx, self.claim, self.wanted, self.pictures(at_ms=at_ms), at_ms=at_ms)
+        return something_waits(tx, ctx, self.claim, self.wanted, self.pictures(ctx, at_ms=at_ms), at_ms=at_ms)
 
     def nothing(self, tx: Transaction, ctx: Context, *, at_ms: int, wanted: Wanted | None = None) -> ClaimReply:
         """Return the reply that there is nothing for the node, of all that it asked for or of what is `wanted`."""
-        pictures = self.pictures(at_ms=at_ms)
+        pictures = self.pictures(ctx, at_ms=at_ms)
         return nothing_reply(tx, ctx, self.claim, wanted or self.wanted, pictures, at_ms=at_ms)
 
     @property
@@ -150,10 +154,11 @@ def nothing_yet(ctx: Context, asked: Asked) -> ClaimReply | None:
             or not is_noted(ctx, asked.claim)
         ):
             return None
-        if tx.attempts.of_request(node.id, asked.claim.request_id) is not None:
-            return None
-        if node.draining:
-            return draining_reply()
+        request = (node.id, asked.claim.request_id)
+        before = tx.attempts.before_each([request]).get(request)
+        known = _known(asked, node, before)
+        if known is not None:
+            return None if isinstance(known, Earlier) else known
         if passed_over := full_projects(running_rooms(tx, ctx, at_ms=now_ms)):
             asked = replace(asked, passed_over=passed_over)
         if not asked.waits_for_something(tx, ctx, at_ms=now_ms):
@@ -182,10 +187,10 @@ def claim_each(ctx: Context, asked: Sequence[Asked]) -> list[ClaimReply | Confli
     with ctx.store.begin() as tx:
         nodes = tx.nodes.see_each([each.sighting for each in asked], at_ms=now_ms)
         # Of two equal claims at once the second stood waiting for the node's row: only now is the answer sure.
-        earlier = tx.attempts.of_requests([(each.node_id, each.claim.request_id) for each in asked])
+        before = tx.attempts.before_each([(each.node_id, each.claim.request_id) for each in asked])
         known = [
             refusal_of(tx, ctx, each.caller, each.claim.node, nodes[each.node_id], at_ms=now_ms)
-            or _known(nodes[each.node_id], earlier.get((each.node_id, each.claim.request_id)))
+            or _known(each, nodes[each.node_id], before.get((each.node_id, each.claim.request_id)))
             for each in asked
         ]
         new = [each for each, answer in zip(asked, known, strict=True) if answer is None]
@@ -206,9 +211,14 @@ def claim_each(ctx: Context, asked: Sequence[Asked]) -> list[ClaimReply | Confli
     return [_again(ctx, answer, at_ms=now_ms) if isinstance(answer, Earlier) else answer for answer in answers]
 
 
-def _known(node: NodeRow, earlier: Earlier | None) -> ClaimReply | Earlier | None:
+def _known(asked: Asked, node: NodeRow, before: Before | None) -> ClaimReply | Earlier | None:
     """Return the answer, or the attempt that this claim made before, when neither takes a look at the queue."""
-    return earlier or (draining_reply() if node.draining else None)
+    if before is not None and before.earlier is not None:
+        return before.earlier
+    if node.draining:
+        return draining_reply()
+    places = asked.node.places
+    return full_reply(places) if before is not None and before.leases >= most_leases(places) else None
 
 
 def _take_each(
@@ -293,7 +303,7 @@ def _drawers(
     """Return the claims of nodes that may draw now, by number."""
     found = {}
     for number, (each, granted) in enumerate(zip(asked, admitted, strict=True)):
-        wanted = each.pictures(at_ms=at_ms)
+        wanted = each.pictures(ctx, at_ms=at_ms)
         if wanted is not None and may_draw(granted):
             price = price_of(ctx, each.node, nodes[each.node_id])
             found[number] = Drawer(claim=each.claim, node=each.node, wanted=wanted, admitted=granted, price=price)

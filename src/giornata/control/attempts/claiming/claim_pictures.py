@@ -87,12 +87,11 @@ def _lease(tx: Transaction, ctx: Context, drawer: Drawer, *, at_ms: int) -> Pict
     A second look follows the first: others may just have taken the whole batch that stood first, and what is
     remembered of the queue may be out of date.
     """
-    request_id, price = drawer.claim.request_id, drawer.price
     for anew in (False, True):
         pages = routes(tx, ctx, drawer.claim, drawer.wanted, at_ms=at_ms, anew=anew)
         for page in pages if anew else [each[:FIRST_BASES] for each in pages[:1]]:
             wanted = replace(drawer.wanted, bases=page)
-            lease = lease_pictures(tx, ctx, wanted, drawer.node, request_id, price=price, at_ms=at_ms)
+            lease = lease_pictures(tx, ctx, wanted, drawer.claim, drawer.node, price=drawer.price, at_ms=at_ms)
             if lease is not None:
                 return lease
     return None
@@ -125,7 +124,7 @@ def nothing_reply(
     if pictures is not None and pictures.batch_key is None:
         kept_ms = max(1, round(ctx.policy.routing_age_s * 1000))
         waiting = ctx.memory.base_queues(pictures.project_id, at_ms=at_ms, kept_ms=kept_ms)
-        if waiting and not routes(tx, ctx, claim, pictures, at_ms=at_ms):
+        if waiting and (pictures.passed_over or not routes(tx, ctx, claim, pictures, at_ms=at_ms)):
             return ClaimReply(reason="models-elsewhere", detail=ELSEWHERE)
     jobs = for_jobs(wanted)
     return ClaimReply(reason="empty-queue", detail=NO_PICTURE) if jobs is None else empty_reply(tx, jobs)

@@ -14,6 +14,7 @@ from giornata.control.ports.node_queries.work_rows import (
 )
 from giornata.control.ports.store import Transaction
 from giornata.domain.errors import Fault
+from giornata.domain.jobs.attempt import most_leases
 from giornata.domain.jobs.job import JobEvent
 from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.events import EventType
@@ -63,6 +64,13 @@ def unusable_reply(job: JobRow) -> ClaimReply:
 def draining_reply() -> ClaimReply:
     """Return the reply to a node that leaves: it gets no job."""
     return ClaimReply(reason="draining", detail="this node is to leave and gets no more work", drain=True)
+
+
+def full_reply(places: int) -> ClaimReply:
+    """Return the reply to a node that holds as many leases as it may: it gets no job before one of them ends."""
+    most = most_leases(places)
+    detail = f"this node holds as many leases as it may ({most} with --places {places}); it gets more when one ends"
+    return ClaimReply(reason="leases-held", detail=detail)
 
 
 def empty_reply(tx: Transaction, wanted: Wanted) -> ClaimReply:

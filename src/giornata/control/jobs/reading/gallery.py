@@ -176,7 +176,9 @@ def _place(cursor: str | None) -> GalleryPlace | None:
         return None
     order_id, _, number = place[1].rpartition(":")
     if not is_id(order_id) or not CURSOR_NUMBER.fullmatch(number):
-        raise InvalidInput([Fault(where="cursor", message="this is not a cursor of ours", hint="leave it out")])
+        raise InvalidInput(
+            [Fault(where="cursor", message="is not a cursor that this server gave", hint="leave it out")]
+        )
     return GalleryPlace(place[0], order_id, int(number))
 
 

@@ -9,15 +9,18 @@ JOBS_AT_ONCE = 1000
 
 
 class HistoryPart(StrEnum):
-    """A history of a job that event streams follow."""
+    """A history of a job that event streams follow, or the step that the job is at."""
 
     EVENTS = "events"
     LOGS = "logs"
     PICTURES = "pictures"
+    STEP = "step"
 
 
 Heads = Mapping[tuple[HistoryPart, str], int]
-"""The last id of each part of each job: of an event, of a log line, or the place of a picture; 0 without any."""
+"""The last id of each part of each job: of an event, of a log line, or the place of a picture; 0 without any. Of STEP
+it is the step that the job is at.
+"""
 
 
 def read_heads(ctx: Context, followed: Collection[tuple[HistoryPart, str]]) -> Heads:
@@ -32,6 +35,7 @@ def read_heads(ctx: Context, followed: Collection[tuple[HistoryPart, str]]) -> H
             HistoryPart.EVENTS: tx.job_reads.event_heads,
             HistoryPart.LOGS: tx.job_reads.log_heads,
             HistoryPart.PICTURES: tx.picture_orders.ended_heads,
+            HistoryPart.STEP: tx.job_reads.steps,
         }
         for part, read in readers.items():
             job_ids = sorted({job_id for of, job_id in followed if of is part})

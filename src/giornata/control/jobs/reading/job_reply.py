@@ -9,11 +9,11 @@ from giornata.control.timestamps import instant
 from giornata.domain.billing.accounting import Seconds, account, run_of, total
 from giornata.domain.billing.budget import Payer
 from giornata.domain.billing.money import MICRO_USD, cost_per_step_micro_usd, format_usd
-from giornata.domain.generation.picture import offered_kind
 from giornata.domain.jobs.backoff import Obstacle, Outlook
 from giornata.domain.jobs.job import JobState
 from giornata.domain.jobs.reasons import BLAME, INTERRUPTION, Reason
 from giornata.domain.jobs.sweep import SWEEP_KIND
+from giornata.protocol.generation.awaited_annotations import node_kind
 from giornata.protocol.jobs import Attempt, FaultReply, Job, JobUrls
 
 
@@ -108,7 +108,7 @@ def waiting_because(
         only = ""
         if job.only_machine_id is not None and names is not None:
             only = f" on machine {names.machine(job.only_machine_id)}, which alone it is for,"
-        why = f"no node for jobs of kind {offered_kind(job.kind)}{only} is connected"
+        why = f"no node for jobs of kind {node_kind(job.kind, job.spec)}{only} is connected"
         return f"{why}: {missing}" if missing else why
     if view.large_nodes == 0:
         needs, most = job.min_vram_bytes / 1e9, (view.largest_bytes or 0) / 1e9

@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 
 from giornata.control.access.machine_names import MachineNames, machine_names
 from giornata.control.access.permissions import require_scope
@@ -12,22 +14,25 @@ from giornata.control.fleet_views import bidders
 from giornata.control.jobs.reading.imported_past import with_imported
 from giornata.control.jobs.reading.job_reply import job_reply, next_try_at, waiting_because
 from giornata.control.pages import check_limit, decode_cursor, encode_cursor, next_cursor
+from giornata.control.pictures.annotator_nodes import missing_annotators
 from giornata.control.pictures.model_coverage import missing_models
 from giornata.control.ports.node_queries.machine_store import BannedJob
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.user_queries.money_store import PictureTime
-from giornata.control.ports.user_queries.records import JobRecord
+from giornata.control.ports.user_queries.records import JobRecord, QueueView
 from giornata.control.ports.user_queries.user_store import Before
 from giornata.control.quotas.ceilings import with_ceiling
 from giornata.control.text_limits import is_id, label_faults, text_faults
+from giornata.control.timestamps import instant
 from giornata.domain.errors import Fault, InvalidInput, NotFound
 from giornata.domain.fleets.capacity import Use
 from giornata.domain.fleets.fleet_share import Bidder
 from giornata.domain.fleets.starts import is_late
-from giornata.domain.generation.picture import ORDER_KINDS, offered_kind
+from giornata.domain.generation.picture import FAILED_AGAIN_MS, ORDER_KINDS
 from giornata.domain.jobs.backoff import Outlook
 from giornata.domain.jobs.job import TERMINAL, JobState
 from giornata.domain.jobs.sweep import SWEEP_KIND
+from giornata.protocol.generation.awaited_annotations import node_kind
 from giornata.protocol.jobs import Job, JobPage, JobPart, PictureCounts, PicturePace
 from giornata.protocol.project.admin import Scope
 
@@ -127,7 +132,13 @@ def read_job(ctx: Context, tx: Transaction, caller: Caller, job_id: str) -> Job:
         waiting_because=because,
         next_try_at=next_try_at(found),
     )
-    return _with_pictures(tx, reply) if job.kind in ORDER_KINDS else reply
+    if job.kind not in ORDER_KINDS:
+        return reply
+    order = _with_pictures(tx, reply)
+    if job.state != JobState.RUNNING or order.pictures is None or order.pictures.leased or not order.pictures.queued:
+        return order
+    because, again_at = _why_the_rest_waits(ctx, tx, job, names=names)
+    return order.model_copy(update={"waiting_because": because, "next_try_at": again_at})
 
 
 def why_it_waits(
@@ -139,14 +150,47 @@ def why_it_waits(
     """
     if job.state != JobState.QUEUED:
         return None, None
-    seen_since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
-    view = with_ceiling(tx, ctx, job, tx.job_reads.queue_view(job, seen_since_ms=seen_since_ms))
-    found = _outlook(ctx, tx, job) if view.live_nodes and not view.eligible_nodes else None
-    missing = "" if view.live_nodes else why_no_node_comes(tx, ctx, offered_kind(job.kind))
-    because = waiting_because(job, view, found, names=names, missing=missing)
+    view = with_ceiling(tx, ctx, job, _queue_view(ctx, tx, job))
+    because, found = _why_not_yet(ctx, tx, job, view, names=names)
     if job.kind in ORDER_KINDS and view.eligible_nodes:
-        because = missing_models(tx, ctx, job.project_id, job.spec) or because
+        because = missing_annotators(tx, ctx, job) or missing_models(tx, ctx, job.project_id, job.spec) or because
     return because, found
+
+
+def _why_the_rest_waits(
+    ctx: Context, tx: Transaction, order: JobRecord, *, names: MachineNames
+) -> tuple[str | None, datetime | None]:
+    """Return why no node has a picture of a running order that has queued ones, and when machines that failed are
+    asked again. Both are None where the pictures wait for their turn only.
+    """
+    queued = replace(order, state=JobState.QUEUED)
+    view = _queue_view(ctx, tx, queued)
+    if not view.eligible_nodes:
+        because, found = _why_not_yet(ctx, tx, queued, view, names=names)
+        return because, next_try_at(found)
+    missing = missing_annotators(tx, ctx, order) or missing_models(tx, ctx, order.project_id, order.spec)
+    if missing:
+        return missing, None
+    kept = tx.picture_orders.kept_from(order.id, since_ms=ctx.clock.now_ms() - FAILED_AGAIN_MS)
+    if kept is None:
+        return None, None
+    again_at = instant(kept.first_at_ms + FAILED_AGAIN_MS)
+    machines = "1 machine" if kept.machines == 1 else f"{kept.machines} machines"
+    said = f"{kept.pictures} of its pictures could not be drawn on {machines}"
+    return f"{said}; they are tried there again at {again_at:%H:%M:%S} UTC, or elsewhere before", again_at
+
+
+def _queue_view(ctx: Context, tx: Transaction, job: JobRecord) -> QueueView:
+    seen_since_ms = ctx.clock.now_ms() - round(ctx.policy.node_gone_after_s * 1000)
+    return tx.job_reads.queue_view(job, seen_since_ms=seen_since_ms)
+
+
+def _why_not_yet(
+    ctx: Context, tx: Transaction, job: JobRecord, view: QueueView, *, names: MachineNames
+) -> tuple[str | None, Outlook | None]:
+    found = _outlook(ctx, tx, job) if view.live_nodes and not view.eligible_nodes else None
+    missing = "" if view.live_nodes else why_no_node_comes(tx, ctx, node_kind(job.kind, job.spec))
+    return waiting_because(job, view, found, names=names, missing=missing), found
 
 
 def _spent_beside(tx: Transaction, jobs: Sequence[JobRecord]) -> Mapping[str, int]:

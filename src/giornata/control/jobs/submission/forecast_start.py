@@ -9,8 +9,8 @@ from giornata.control.policy import Policy
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.user_queries.money_store import NodePlaces, QueueAhead, RunningJob
 from giornata.control.ports.user_queries.records import JobRecord
-from giornata.domain.generation.picture import offered_kind
 from giornata.domain.jobs.estimates import Forecast, forecast
+from giornata.protocol.generation.awaited_annotations import node_kind
 
 Paces = Mapping[str, PaceHistory]
 
@@ -34,14 +34,15 @@ def expect(
     now_ms = ctx.clock.now_ms()
     paces = _paces(tx, job.project_id)
     ahead = tx.forecasts.ahead(kind=job.kind, interrupted=False, priority=job.priority, turn=turn, job_id=job.id)
+    kind = node_kind(job.kind, job.spec)
     places = tx.forecasts.places(
-        kind=offered_kind(job.kind),
+        kind=kind,
         project_id=job.project_id,
         min_vram_bytes=job.min_vram_bytes,
         seen_since_ms=now_ms - round(policy.node_gone_after_s * 1000),
     )
     if not places:
-        return Expectation(forecast=None, words=f"no node for jobs of kind {offered_kind(job.kind)} is connected")
+        return Expectation(forecast=None, words=f"no node for jobs of kind {kind} is connected")
     unknown = sum(each.jobs for each in ahead if each.steps is None or each.shape_key not in paces)
     if unknown:
         return Expectation(forecast=None, words=f"nobody knows how long {unknown} of the jobs ahead of it take")
@@ -56,8 +57,8 @@ def _words(places: Sequence[NodePlaces], free: Sequence[float], ahead: Sequence[
     running = sum(len(place.at_work) for place in places)
     waiting = sum(each.jobs for each in ahead)
     return (
-        f"{len(free)} places on {len(places)} nodes, {running} jobs that run there and {waiting} that go first, "
-        "at the pace of recent jobs like them; if no node comes or goes"
+        f"places: {len(free)}, nodes: {len(places)}, jobs that run there: {running}, jobs that go first: {waiting}; "
+        "at the pace of recent jobs like them, if no node comes or goes"
     )
 
 

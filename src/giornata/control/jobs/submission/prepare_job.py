@@ -12,7 +12,8 @@ from giornata.control.context import Context
 from giornata.control.jobs.submission.length_faults import length_check, prompts_of, within
 from giornata.control.jobs.submission.quota_faults import quota_faults, request_for
 from giornata.control.jobs.submission.spec_faults import ParsedSpec, in_steps, parse_spec
-from giornata.control.models.resolve import is_brought, resolve_models
+from giornata.control.models.resolve import is_brought, resolve_base, resolve_models
+from giornata.control.pictures.annotator_nodes import annotator_faults
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.user_queries.records import ItemRecord, JobRecord
 from giornata.control.quotas.use import standing_of
@@ -41,6 +42,7 @@ from giornata.protocol.specs import (
     total_steps,
 )
 from giornata.protocol.training.file_names import output_name_of
+from giornata.protocol.training.model_names import may_be_registered
 
 SHOWN = 5
 MOST_COUNTED_CHARS = 500_000
@@ -83,6 +85,10 @@ def prepare_job(
     if request.kind in ORDER_KINDS:
         order = _named_models_spec(request, parsed)
         faults += _model_faults(ctx, tx, caller, order, is_sound=is_sound, notes_use=notes_use and not faults)
+        faults += annotator_faults(tx, ctx, caller.project_id, request.kind, order) if is_sound else []
+    if isinstance(parsed, TrainSpec) and may_be_registered(parsed.pretrained_model_name_or_path):
+        base, wrong = resolve_base(tx, ctx, caller.project_id, parsed, notes_use=notes_use and not faults)
+        parsed, faults = parsed.model_copy(update=dict(base)), [*faults, *wrong]
     standing = standing or standing_of(tx, ctx, caller.project_id)
     if standing is not UNLIMITED:
         faulty = {fault.where for fault in faults}

@@ -17,7 +17,7 @@ from giornata.control.jobs.reading.read_jobs import read_job
 from giornata.control.jobs.submission.prepare_job import missing_file, prepare_job
 from giornata.control.jobs.submission.quota_faults import quota_request
 from giornata.control.jobs.submission.spec_faults import ParsedSpec
-from giornata.control.pictures.order_files import hold_files
+from giornata.control.pictures.order_files import BASE_SHA256, hold_base, hold_files
 from giornata.control.pictures.place_order import place_orders
 from giornata.control.ports.node_queries.work_rows import NewEvent
 from giornata.control.ports.store import Transaction
@@ -188,6 +188,8 @@ def enqueue_each(tx: Transaction, jobs: Sequence[JobRecord]) -> list[JobRecord]:
             hold_files(tx, job)
         else:
             _add_files(tx, job)
+            if job.spec.get(BASE_SHA256) is not None:
+                hold_base(tx, job, job.spec[BASE_SHA256])
     tx.events.add_each(
         [
             NewEvent(

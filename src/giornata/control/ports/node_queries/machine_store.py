@@ -214,6 +214,14 @@ class PaceRow(NamedTuple):
     total_steps: int | None
 
 
+class StepAwaited(NamedTuple):
+    """A live attempt that has made no step. `until_ms` is its last sign of life."""
+
+    attempt_id: str
+    started_at_ms: int
+    until_ms: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Takers:
     """The numbers of nodes that could take a job: without work, with work, and still to come."""
@@ -228,6 +236,11 @@ class Paces(Protocol):
 
     def live(self) -> Sequence[PaceRow]:
         """Return the attempts that have made a step and not ended."""
+
+    def without_a_step(self, *, started_before_ms: int) -> Sequence[StepAwaited]:
+        """Return the attempts that live, have no order, and have made no step, of jobs whose number of steps is
+        known.
+        """
 
     def ended(self, *, since_ms: int, limit: int) -> Sequence[PaceRow]:
         """Return the latest attempts that ended since; those that were too slow too."""

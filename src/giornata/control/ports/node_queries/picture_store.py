@@ -78,7 +78,7 @@ class PicturesWanted:
 
     `project_id` None means every project's. With a `batch_key` only pictures of that key, otherwise only of `bases`,
     of which the first are wanted most. `failed_since_ms`: pictures that failed on this machine since then are left
-    out.
+    out, and so are those of the orders that are `passed_over`.
     """
 
     most: int
@@ -88,6 +88,7 @@ class PicturesWanted:
     vram_bytes: int | None
     batch_key: str | None
     failed_since_ms: int
+    passed_over: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +141,18 @@ class OrderSpec:
     safety: SafetyPolicy = SafetyPolicy.OFF
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptFrom:
+    """Queued pictures of an order that machines failed to draw, and are not asked for again for a while.
+
+    `first_at_ms` is the first of the failures.
+    """
+
+    pictures: int
+    machines: int
+    first_at_ms: int
+
+
 class PictureOrders(Protocol):
     """Queries for orders of pictures, and for pictures as users see them."""
 
@@ -164,8 +177,12 @@ class PictureOrders(Protocol):
     def first_error(self, order_id: str) -> str | None:
         """Return the error of the order's first picture that failed."""
 
+    def kept_from(self, order_id: str, *, since_ms: int) -> KeptFrom | None:
+        """Return the failures since then of the order's queued pictures; None when there is none."""
+
     def demand(self) -> list[QueuedDemand]:
-        """Return what open orders ask of nodes: `PICTURES_LIKE_A_JOB` pictures count as one queued job."""
+        """Return what open orders ask of nodes, by the kind that a node offers: `PICTURES_LIKE_A_JOB` pictures count
+        as one queued job. Pictures that wait for annotations ask for nodes that annotate, besides those that draw."""
 
     def note_told(self, order_id: str, *, told: int, at_ms: int) -> None:
         """Note that events have told of the order's pictures up to this place."""
@@ -247,6 +264,14 @@ class PictureLeases(Protocol):
 
         Pictures of an order that is paused become paused.
         """
+
+    def awaiting(self, batch_key: str, *, lease: str) -> list[PictureRow]:
+        """Return the pictures of this batch key that are queued, or that the lease has, by order and number. They are
+        held; pictures that somebody else holds are left out."""
+
+    def queue_as(self, keys: Sequence[PictureKey], *, batch_key: str, base_key: str) -> None:
+        """Queue these pictures under other keys, or pause those of a paused order. They must be held, and queued, or
+        in a lease, which loses them."""
 
     def give_back_rest(self, attempt_ids: Sequence[str]) -> int:
         """Put all pictures that these leases still have into the queue again; return how many."""

@@ -136,6 +136,16 @@ class Earlier(NamedTuple):
     pictures: int = 0
 
 
+class Before(NamedTuple):
+    """The state before a claim: the attempt that its request id has made, and the number of the node's leases.
+
+    Attempts that lapsed hold no lease.
+    """
+
+    earlier: Earlier | None
+    leases: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
     """An attempt that a claim makes, the request that it was made for, and the event that tells of it.

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from giornata.control.ports.node_queries.work_rows import (
     ArtifactRow,
     AttemptRow,
+    Before,
     Beginning,
     BlobRow,
     CheckpointRow,
-    Earlier,
     InputRow,
     JobRow,
     NewEvent,
@@ -148,11 +148,8 @@ class Attempts(Protocol):
     def live_of_job(self, job_id: str) -> AttemptRow | None:
         """Return the one attempt of the job that has not ended, lapsed or not."""
 
-    def of_request(self, node_id: str, request_id: str) -> AttemptRow | None:
-        """Return the attempt that an earlier claim with this request id made."""
-
-    def of_requests(self, asked: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], Earlier]:
-        """Return attempts for several pairs of node id and request id, as `of_request` does."""
+    def before_each(self, asked: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], Before]:
+        """Return the state before claims by node id and request id, for those with an attempt or a lease alone."""
 
     def update_live(self, attempt_id: str, **columns: Any) -> AttemptRow | None:
         """Set columns WHERE the attempt has not ended; None when it has."""

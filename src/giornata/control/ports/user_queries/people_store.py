@@ -4,7 +4,7 @@ Instants are epoch milliseconds of the server's clock. Pages are newest first; `
 the last row of the page before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -74,6 +74,17 @@ class SessionRecord:
     address: str
     agent: str
     revoked_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSession:
+    """A session that nobody revoked, of an active person: what the person is, and the role in each project."""
+
+    id: str
+    expires_at_ms: int
+    last_used_at_ms: int
+    operator: bool
+    roles: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +184,9 @@ class Sessions(Protocol):
     def get(self, session_id: str) -> SessionRecord | None:
         """Return the session, ended or not; None when there is none of this id."""
 
+    def live(self, session_ids: Sequence[str]) -> Sequence[LiveSession]:
+        """Return those that nobody revoked and whose people are active, expired or not. One statement."""
+
     def page(self, *, user_id: str, live_at_ms: int, before: Before, limit: int) -> list[SessionRecord]:
         """Return the person's sessions that have not ended at this instant."""
 
@@ -182,8 +196,8 @@ class Sessions(Protocol):
     def revoke_all(self, user_id: str, *, at_ms: int, but: str | None = None) -> None:
         """Revoke the person's sessions, apart from the one with the id `but`."""
 
-    def used(self, session_id: str, *, at_ms: int, unless_since_ms: int) -> None:
-        """Note the use, unless one was noted at or after `unless_since_ms`."""
+    def used(self, session_ids: Sequence[str], *, at_ms: int, unless_since_ms: int) -> None:
+        """Note the use of each, unless one was noted at or after `unless_since_ms`. One statement."""
 
     def forget(self, *, ended_before_ms: int, limit: int) -> int:
         """Delete sessions that ended before this instant; return their number."""

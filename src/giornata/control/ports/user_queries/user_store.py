@@ -64,6 +64,9 @@ class Projects(Protocol):
     def get(self, project_id: str) -> ProjectRecord | None:
         """Return the project with its budgets and quotas; None when there is none of this id."""
 
+    def there(self, project_ids: Sequence[str]) -> frozenset[str]:
+        """Return those of the projects that are not deleted. One statement."""
+
     def page(self, *, only: str | None, before: Before, limit: int) -> list[ProjectRecord]:
         """Return all projects, or `only` that one."""
 
@@ -234,6 +237,9 @@ class JobReads(Protocol):
     def logs(self, job_id: str, *, project_id: str, after: int, limit: int, most_bytes: int) -> Rows[LogRecord]:
         """Return at most `limit` log lines of the job with ids above `after`, oldest first, within `most_bytes`."""
 
+    def steps(self, job_ids: Sequence[str]) -> Mapping[str, int]:
+        """Return the step that each of these jobs is at. One statement."""
+
     def event_heads(self, job_ids: Sequence[str]) -> Mapping[str, int]:
         """Return the id of the last event of each of these jobs that is not deleted; 0 without any."""
 
@@ -334,6 +340,9 @@ class Submission(Protocol):
 
     def add_order_files(self, job_id: str, files: Sequence[OrderFile]) -> None:
         """Note the files of an order. Models are kept until the order has ended, pictures as long as it is known."""
+
+    def hold_models_of(self, job_id: str, others: Sequence[str]) -> None:
+        """Let a new job hold the models that any of the other jobs holds, until the new job has ended."""
 
     def lock(self, job_id: str, *, project_id: str) -> JobRecord | None:
         """Return the job; it cannot change before this transaction ends."""

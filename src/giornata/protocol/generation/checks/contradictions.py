@@ -1,8 +1,9 @@
 """Settings of a picture that contradict each other."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -10,12 +11,13 @@ from pydantic import ValidationError
 from giornata.domain.errors import Fault
 from giornata.protocol.generation.annotators import annotator_faults
 from giornata.protocol.generation.expand import changes_of, picture_params
-from giornata.protocol.generation.grid import GridSpec
+from giornata.protocol.generation.grid import GridSpec, cell_changes, grid_cell
 from giornata.protocol.generation.picture import ImageFormat, PictureParams
 from giornata.protocol.generation.specs import GENERATE_KIND, GenerateSpec, OrderFields
 
 MOST_FAULTS = 100
 MOST_CHARS = 500
+NO_VALUES: Mapping[str, str] = MappingProxyType({})
 TELLING = frozenset(
     {
         *("width", "height", "num_inference_steps", "image", "mask", "strength", "controlnets", "embeddings"),
@@ -26,31 +28,63 @@ TELLING = frozenset(
 
 
 def order_contradictions(spec: OrderFields) -> list[Fault]:
-    """Return the contradictions of each of an order's pictures, equal settings looked at once."""
+    """Return the contradictions of each of an order's pictures, equal settings looked at once.
+
+    A value of an axis that its setting cannot have is told at its own place, and so is an axis that leads nowhere;
+    the other axes are looked at without it.
+    """
     shared = spec.model_dump(mode="json")
     faults: list[Fault] = []
+    numbers: list[int] = []
+    if isinstance(spec, GridSpec):
+        faults, numbers = _lost_axes(spec, shared)
+        spec = spec.model_copy(update={"axes": tuple(spec.axes[number] for number in numbers)})
     seen: set[str] = set()
     told_of_all: set[str] = set()
-    try:
-        for place, changes in enumerate(changes_of(spec, shared)):
-            told = {name: value for name, value in changes.items() if name in TELLING or isinstance(spec, GridSpec)}
-            if (key := json.dumps(told, sort_keys=True)) in seen:
-                continue
-            seen.add(key)
-            where = _where(spec, place)
-            for fault in _of_picture(shared, told, where):
-                said = f"{fault.where.removeprefix(where)} {fault.message}"
-                faults += [fault] if said not in told_of_all else []
-                told_of_all |= {said} if where in {"spec", "spec.axes"} else set()
-            if len(faults) >= MOST_FAULTS:
-                break
-    except ValueError as error:  # an axis has a path that leads nowhere
-        hint = "such as loras.0.weight, where the spec has a LoRA"
-        faults.append(Fault(where="spec.axes", message=str(error), hint=hint))
+    for place, changes in enumerate(changes_of(spec, shared)):
+        told = {name: value for name, value in changes.items() if name in TELLING or isinstance(spec, GridSpec)}
+        if (key := json.dumps(told, sort_keys=True)) in seen:
+            continue
+        seen.add(key)
+        where = _where(spec, place)
+        values = _values_of(spec, place, numbers) if isinstance(spec, GridSpec) else {}
+        for fault in _of_picture(shared, told, where, values):
+            said = f"{fault.where.removeprefix(where)} {fault.message}"
+            faults += [fault] if said not in told_of_all else []
+            told_of_all |= {said} if where in {"spec", "spec.axes"} else set()
+        if len(faults) >= MOST_FAULTS:
+            break
     return faults
 
 
-def _of_picture(shared: dict[str, Any], told: dict[str, Any], where: str) -> Iterator[Fault]:
+def _lost_axes(spec: GridSpec, shared: dict[str, Any]) -> tuple[list[Fault], list[int]]:
+    """Return the faults of axes that lead nowhere, and the numbers of the others."""
+    faults: list[Fault] = []
+    numbers: list[int] = []
+    for number in range(len(spec.axes)):
+        kept = tuple(spec.axes[each] for each in (*numbers, number))
+        try:
+            cell_changes(spec.model_copy(update={"axes": kept}), shared, 0)
+        except ValueError as error:
+            hint = "such as loras.0.weight, where the spec has a LoRA"
+            faults.append(Fault(where=f"spec.axes.{number}", message=str(error), hint=hint))
+        else:
+            numbers.append(number)
+    return faults, numbers
+
+
+def _values_of(spec: GridSpec, combination: int, numbers: list[int]) -> dict[str, str]:
+    """Return the place in the spec of each value of a combination, by the setting that has it. `numbers` are those of
+    the axes in the spec as it came."""
+    places = grid_cell(spec, combination * spec.num_images_per_prompt).places
+    axes = zip(spec.axes, numbers, places, strict=True)
+    return {axis.field: f"spec.axes.{number}.values.{place}" for axis, number, place in axes if axis.field}
+
+
+def _of_picture(
+    shared: dict[str, Any], told: dict[str, Any], where: str, values: Mapping[str, str] = NO_VALUES
+) -> Iterator[Fault]:
+    """Yield the faults of one picture. `values` are the places of the settings that axes change."""
     try:
         changes = {"prompt": "", **told}
         params = picture_params(GENERATE_KIND, shared, seed=changes.pop("seed", 0), differs=changes)
@@ -59,7 +93,8 @@ def _of_picture(shared: dict[str, Any], told: dict[str, Any], where: str) -> Ite
             field = ".".join(map(str, detail["loc"]))
             message = detail["msg"].removeprefix("Value error, ")
             said = f"{field}: {message[:1].lower()}{message[1:]}; it is {detail['input']!r}"
-            yield Fault(where=where, message=said[:MOST_CHARS])
+            inside = (place for name, place in values.items() if f"{field}.".startswith(f"{name}."))
+            yield Fault(where=next(inside, where), message=said[:MOST_CHARS])
         return
     yield from picture_contradictions(params, where=where)
 

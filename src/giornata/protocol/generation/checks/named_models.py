@@ -3,9 +3,12 @@
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
-from giornata.protocol.generation.grid import FIELD
+from giornata.domain.generation.prompt_loras import without_loras
+from giornata.protocol.generation.checks.prompt_faults import prompt_texts
+from giornata.protocol.generation.grid import FIELD, with_named_models
 
 LISTS = {"loras": "lora", "embeddings": "embedding", "controlnets": "controlnet"}
 SINGLE = {"model": "base", "vae": "vae"}
@@ -39,18 +42,29 @@ def named_models(spec: Mapping[str, Any]) -> Iterator[NamedModel]:
 
 
 def with_objects(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a spec as it was given, in which models named by a text are objects with that name.
-
-    The spec need not be valid. Settings of entries and axes stay as they are.
+    """Return a copy of a spec as it was given, in which models named by a text are objects with that name: in its
+    settings, its entries, its axes and its prompts. The spec need not be valid.
     """
-    made = copy.deepcopy(dict(spec))
-    for name in SINGLE:
-        made[name] = _object(made.get(name))
-    for name in LISTS:
-        made[name] = [_object(each) for each in _list(made.get(name))]
-    if isinstance(made.get("refiner"), dict):
-        made["refiner"]["model"] = _object(made["refiner"].get("model"))
+    made: dict[str, Any] = _with_objects(copy.deepcopy(dict(spec)))
+    made["pictures"] = [_with_objects(each) for each in _list(made.get("pictures"))]
+    made["axes"] = [with_named_models(axis) for axis in _list(made.get("axes"))]
+    lines = chain.from_iterable(_list(each) for _, each in _items(made.get("wildcards")))
+    texts = [*(text for _, text in prompt_texts(made)), *(line for line in lines if isinstance(line, str))]
+    named = {lora.name: {"name": lora.name} for text in texts for lora in without_loras(text)[1]}
+    given = {name: _object(use) for name, use in _items(made.get("prompt_loras")) if isinstance(name, str)}
+    made["prompt_loras"] = named | given
     return made
+
+
+def _with_objects(given: Any) -> Any:
+    """Return settings with objects in place of texts; anything else as it is."""
+    if not isinstance(given, dict):
+        return given
+    changed = {name: _object(given[name]) for name in SINGLE if name in given}
+    changed |= {name: [_object(each) for each in _list(given[name])] for name in LISTS if name in given}
+    if isinstance(refiner := given.get("refiner"), dict):
+        changed["refiner"] = {**refiner, "model": _object(refiner.get("model"))}
+    return {**given, **changed}
 
 
 def uploaded_pictures(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

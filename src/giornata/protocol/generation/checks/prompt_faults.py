@@ -42,15 +42,16 @@ def prompt_faults(spec: Mapping[str, Any]) -> list[Fault]:
     """Return the faults of the prompts and wildcards of a spec as it came. After a hundred nothing more is read."""
     lists = _lists(spec.get("wildcards"))
     check = _PromptCheck(lists=lists, circular=_circular(lists), shared_loras=len(_list(spec.get("loras"))))
-    of_texts = (check.of_text(where, text) for where, text in _texts(spec))
+    of_texts = (check.of_text(where, text) for where, text in prompt_texts(spec))
     found = list(islice(chain(check.of_lists(), chain.from_iterable(of_texts)), MOST_FAULTS))
     if len(found) == MOST_FAULTS:
         found.append(Fault(where="spec", message="may have more faults in prompts", hint="mend these first"))
     return found
 
 
-def _texts(spec: Mapping[str, Any]) -> Iterator[Named]:
-    """Yield prompts with their places. A prompt with slots stands with each value of each slot."""
+def prompt_texts(spec: Mapping[str, Any]) -> Iterator[Named]:
+    """Yield prompts with their places. A prompt with slots stands with each value of each slot. The spec need not be
+    valid."""
     axes = [(number, axis) for number, axis in enumerate(_list(spec.get("axes"))) if isinstance(axis, Mapping)]
     for name in ("prompts", *PROMPTS):
         given = spec.get(name)

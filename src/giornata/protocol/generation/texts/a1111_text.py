@@ -22,6 +22,15 @@ DEFAULT_CLIP_SKIP = 1
 HIRES_STRENGTH = 0.7
 SWITCH_AT = 0.8
 """Values where the text has none."""
+REPEATED = frozenset(
+    {
+        *("Steps", "Sampler", "Schedule type", "CFG scale", "Seed", "Size", "Clip skip", "Denoising strength"),
+        *("Model", "Model hash", "VAE", "VAE hash", "Lora hashes", "Refiner", "Refiner switch at"),
+        *("Hires upscale", "Hires resize", "Hires steps", "RNG", "Version"),
+    }
+)
+"""Pairs that fields of a spec repeat, and such as say nothing about the picture."""
+LATENT_UPSCALER = "Latent"
 _PAIR = re.compile(r'\s*([^:,"]+):\s*("(?:\\.|[^"\\])*"|[^,]*)(?:,|$)')
 _NUMBER = re.compile(r"[+-]?\d{1,20}(?:\.\d{0,20})?", re.ASCII)
 _SIZE = re.compile(r"(\d+)\s*x\s*(\d+)")
@@ -144,7 +153,12 @@ def fields_of_a1111(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     if "Denoising strength" in pairs and "high_resolution" not in fields:
         notes.append("the picture it began from is not in the file; give it as image")
         fields["strength"] = _number(pairs, "Denoising strength")
-    notes += [f"{name} cannot be repeated" for name in pairs if name.startswith(("ControlNet", "ADetailer"))]
+    if pairs.get("TI hashes"):
+        notes.append(f"its prompt has textual inversions ({pairs['TI hashes']}); give them as embeddings")
+    if pairs.get("Hires upscaler", LATENT_UPSCALER) != LATENT_UPSCALER:
+        notes.append(f"Hires upscaler {pairs['Hires upscaler']} cannot be repeated; the second pass enlarges latents")
+    told = REPEATED | {"TI hashes", "Hires upscaler"}
+    notes += [f"{name} cannot be repeated" for name in pairs if name not in told]
     if pairs.get("RNG") != "CPU":
         notes.append("A1111 drew the noise on its GPU, so the picture will look alike and not be the same")
     return fields, tuple(notes)

@@ -10,11 +10,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Forward only: a backup is the way back."""
-    _make_people()
-    _make_sessions()
+    """Forward only: a backup is the way back. Jobs are locked first and projects last, as requests do."""
     for table in ("jobs", "datasets", "models"):
         op.add_column(table, sa.Column("created_by", sa.String(length=40), nullable=True))
+    _make_users()
     with op.batch_alter_table("keys") as keys:
         keys.alter_column("scope", type_=sa.String(length=64), existing_type=sa.String(length=16), nullable=False)
         keys.add_column(sa.Column("created_by", sa.String(length=40), nullable=True))
@@ -25,9 +24,11 @@ def upgrade() -> None:
         keys.create_foreign_key(op.f("fk_keys_user_id"), "users", ["user_id"], ["id"])
         keys.create_index("ix_keys_previous", ["previous_sha256"])
         keys.create_index("ix_keys_user", ["user_id", "project_id"])
+    _make_sessions()
+    _make_members()
 
 
-def _make_people() -> None:
+def _make_users() -> None:
     op.create_table(
         "users",
         sa.Column("id", sa.String(length=40), nullable=False),
@@ -42,6 +43,9 @@ def _make_people() -> None:
         sa.UniqueConstraint("email", name=op.f("uq_users_email")),
     )
     op.create_index("ix_users_created", "users", ["created_at_ms", "id"])
+
+
+def _make_members() -> None:
     op.create_table(
         "memberships",
         sa.Column("project_id", sa.String(length=40), nullable=False),

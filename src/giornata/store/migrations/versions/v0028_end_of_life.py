@@ -13,10 +13,8 @@ IS_OPEN = sa.text("finished_at_ms IS NULL")
 
 
 def upgrade() -> None:
-    """Forward only: a backup is the way back."""
-    op.add_column("projects", sa.Column("retention", sa.JSON(), nullable=False, server_default="{}"))
-    for table in ("projects", "jobs"):
-        op.add_column(table, sa.Column("deleted_at_ms", sa.BigInteger(), nullable=True))
+    """Forward only: a backup is the way back. Jobs are locked first and projects last, as requests do."""
+    op.add_column("jobs", sa.Column("deleted_at_ms", sa.BigInteger(), nullable=True))
     for table in ("jobs", "datasets", "checkpoints"):
         op.add_column(table, sa.Column("pinned", sa.Boolean(), nullable=False, server_default=sa.false()))
     op.create_table(
@@ -33,3 +31,5 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_deletions")),
     )
     op.create_index("ix_deletions_open", "deletions", ["id"], sqlite_where=IS_OPEN, postgresql_where=IS_OPEN)
+    op.add_column("projects", sa.Column("retention", sa.JSON(), nullable=False, server_default="{}"))
+    op.add_column("projects", sa.Column("deleted_at_ms", sa.BigInteger(), nullable=True))
