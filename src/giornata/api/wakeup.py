@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -69,12 +69,17 @@ class Wakeup:
         if group is None:
             chosen = list(listeners)
         else:
-            unheard = (each for each in listeners if each.heard < self._notices)
-            resting = next((each for each in unheard if not each.woken), None)
+            resting = self._first_resting(listeners)
             # All are looking already, and may have looked too early: one of them will look once more.
             chosen = [resting] if resting is not None else list(listeners)[:1] if again else []
         for listener in chosen:
             listener.wake(self._notices)
+
+    def _first_resting(self, listeners: Iterable["Listener"]) -> "Listener | None":
+        for each in listeners:  # a plain loop: each claim that ends passes over all that look
+            if each.heard < self._notices and not each.woken:
+                return each
+        return None
 
 
 class Listener:

@@ -1,7 +1,6 @@
 """An engine of one's own: counts, and folds each number into a total, so that no number can be missed or repeated.
 
-Its spec: {"steps": how far to count, "every": steps between checkpoints, "step_s": seconds for a step, "wait_at": a step
-before which it waits as long as the file "wait_while" exists}.
+Its spec: {"steps": how far to count, "every": steps between checkpoints, "step_s": seconds for a step}.
 """
 
 import json
@@ -32,8 +31,6 @@ def count(attempt, spec, directory, resume, orders):
     while step < spec["steps"]:
         time.sleep(spec.get("step_s", 0))
         step += 1
-        while step == spec.get("wait_at") and Path(spec["wait_while"]).exists():
-            time.sleep(0.05)
         total = (total * 31 + step) % 2**61
         say("progress", attempt=attempt, step=step, total=spec["steps"], metrics={"total": total})
         order = None if orders.empty() else orders.get()

@@ -172,7 +172,7 @@ def reserve(tx: Transaction, ctx: Foundations, job: JobRecord, *, project: Proje
     asked, limited = _reservation(tx, job, project)
     if limited:
         require_room(tx, ctx, job, asked=asked)
-    return replace(job, reserved_micro_usd=asked)
+    return job if asked == job.reserved_micro_usd else replace(job, reserved_micro_usd=asked)
 
 
 def budget_faults(tx: Transaction, ctx: Foundations, job: JobRecord) -> list[QuotaFault]:
