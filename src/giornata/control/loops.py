@@ -2,13 +2,14 @@
 move slow jobs, settle audits, collect garbage, finish deletions, apply retention.
 
 Each loop has a thread of its own, catches its own errors, counts them and goes on. Every loop may run on every
-server: the store lets one at a time do it.
+server: the store lets one at a time do it, but for loops that each server has to run.
 """
 
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from giornata.control.attempts.auditing.settle_audits import settle_audits
@@ -26,6 +27,7 @@ from giornata.control.pictures.settle_order import settle_orders
 from giornata.control.projects.fleet_time import EVERY_S, sum_fleet_time
 from giornata.control.projects.fleet_time import LOOP_NAME as FLEET_TIME
 from giornata.control.projects.set_budget import settle_budgets
+from giornata.control.quotas.request_limits import exchange_counts
 from giornata.control.storage.collect import collect
 from giornata.domain.errors import Unavailable
 
@@ -39,13 +41,14 @@ LONGEST_DONE = 300
 class Loop:
     """One task that runs every `every_s` seconds. `run` says what it did; a true value is worth a line in the log.
 
-    A server whose `vital` loop is late is not ready.
+    A server whose `vital` loop is late is not ready. A loop `on_each_server` takes no turns with those of others.
     """
 
     name: str
     every_s: float
     run: Callable[[Context], object]
     vital: bool = True
+    on_each_server: bool = False
 
 
 DEFAULT_SCHEDULE: tuple[Loop, ...] = (
@@ -74,6 +77,9 @@ AUDIT_LOG_LOOP = Loop(name=LOOP_NAME, every_s=1.0, run=_chain_audit_log, vital=F
 
 FLEET_TIME_LOOP = Loop(name=FLEET_TIME, every_s=EVERY_S, run=sum_fleet_time, vital=False)
 """Apart from the schedule, as the audit log's: the simulator plays the loops that decide something."""
+
+REQUEST_COUNTS_LOOP = Loop(name="request-counts", every_s=1.0, run=exchange_counts, vital=False, on_each_server=True)
+"""On PostgreSQL only: SQLite has one server. A server that is late with it counts requests alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +158,7 @@ class Loops:
     def run_once(self, loop: Loop) -> bool:
         """Run one turn of one loop; return True when it went well."""
         try:
-            with self._ctx.store.only_here(f"loop-{loop.name}") as mine:
+            with nullcontext(True) if loop.on_each_server else self._ctx.store.only_here(f"loop-{loop.name}") as mine:
                 done = loop.run(self._ctx) if mine else None
             if done:
                 log.info("loop %s: %s", loop.name, done)

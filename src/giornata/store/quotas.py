@@ -1,18 +1,30 @@
 """Queries for quotas of projects. Each sum that a submission asks for is read from an index of its own."""
 
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 from giornata.control.ports.user_queries import quota_store
 from giornata.control.ports.user_queries.quota_store import CountedUse
 from giornata.domain.generation.picture import ORDER_KINDS
 from giornata.domain.jobs.job import JobState
 from giornata.domain.jobs.sweep import SWEEP_KIND
+from giornata.domain.rate_limit import CountedRequests, RequestCounts, ServerCounts
 from giornata.store.database.rows import Queries
-from giornata.store.schema import artifacts, blobs, checkpoints, jobs, picture_orders, pictures, projects, uploads
+from giornata.store.schema import (
+    artifacts,
+    blobs,
+    checkpoints,
+    jobs,
+    picture_orders,
+    pictures,
+    projects,
+    request_counts,
+    uploads,
+)
 from giornata.store.schema.pictures import OPEN_ORDER
 
 # Constants in the text, because a planner cannot prove that a parameter matches a partial index.
@@ -21,6 +33,8 @@ QUEUED = sa.and_(COUNTED, jobs.c.state == sa.literal_column(f"'{JobState.QUEUED}
 RUNNING = sa.and_(COUNTED, jobs.c.state == sa.literal_column(f"'{JobState.RUNNING}'"))
 OWN = jobs.c.billed_to.is_(None)
 OPEN_UPLOAD = sa.and_(uploads.c.completed_at_ms.is_(None), uploads.c.attempt_id.is_(None))
+COUNTS_KEPT_MS = 60_000
+"""Milliseconds for which the counts of a server that is gone are kept."""
 LOCK_SPACE = "running jobs of "
 _PROJECT = sa.bindparam("project", type_=sa.String())
 # Made once: building a statement costs more than running it.
@@ -74,6 +88,27 @@ _NUMBERS = sa.select(
 )
 
 
+def _exchange() -> sa.Select[Any]:
+    """Return the statement that replaces the server's own row, deletes old ones and reads the others."""
+    server, oldest = sa.bindparam("server", type_=sa.String()), sa.bindparam("oldest", type_=sa.BigInteger())
+    is_other, at_ms = request_counts.c.server_id != server, request_counts.c.at_ms
+    own = postgresql.insert(request_counts).values(
+        server_id=server,
+        at_ms=sa.bindparam("now", type_=sa.BigInteger()),
+        counts=sa.bindparam("counts", type_=sa.JSON()),
+    )
+    own = own.on_conflict_do_update(
+        index_elements=["server_id"], set_={"at_ms": own.excluded.at_ms, "counts": own.excluded.counts}
+    )
+    # Whoever deletes such a row now, or still writes it, is not waited for.
+    old = sa.select(request_counts.c.server_id).where(is_other, at_ms < oldest).with_for_update(skip_locked=True)
+    gone = sa.delete(request_counts).where(request_counts.c.server_id.in_(old))
+    return sa.select(request_counts).where(is_other, at_ms >= oldest).add_cte(own.cte("own"), gone.cte("gone"))
+
+
+_EXCHANGE = _exchange()
+
+
 class QuotaQueries(Queries, quota_store.QuotaQueries):
     def set(self, project_id: str, limits: Mapping[str, Any]) -> bool:
         statement = sa.update(projects).where(projects.c.id == project_id).values(dict(limits))
@@ -122,6 +157,15 @@ class QuotaQueries(Queries, quota_store.QuotaQueries):
     def picture_bytes(self, project_id: str) -> int:
         return self._sum(_DRAWN, project_id)
 
+    def exchange_requests(self, server_id: str, counts: RequestCounts, *, at_ms: int) -> Mapping[str, ServerCounts]:
+        listed = [[*name, each.rate_per_s, each.since_ms, each.taken] for name, each in counts.items()]
+        values = {"server": server_id, "now": at_ms, "oldest": at_ms - COUNTS_KEPT_MS, "counts": listed}
+        found = self._connection.execute(_EXCHANGE, values)
+        return {row.server_id: ServerCounts(at_ms=row.at_ms, counts=_counts(row.counts)) for row in found}
+
+    def forget_requests(self, server_id: str) -> None:
+        self._connection.execute(sa.delete(request_counts).where(request_counts.c.server_id == server_id))
+
     def _sum(self, query: sa.Select[Any], project_id: str, **values: int) -> int:
         return int(self._connection.scalar(query, {"project": project_id, **values}) or 0)
 
@@ -130,3 +174,10 @@ def _try_lock(project_id: str) -> sa.Select[Any]:
     """Return the statement that takes the lock of this name until the transaction ends, if nobody has it."""
     key = zlib.crc32(f"{LOCK_SPACE}{project_id}".encode()) - 2**31
     return sa.select(sa.func.pg_try_advisory_xact_lock(key))
+
+
+def _counts(listed: Sequence[tuple[str, str, int, int, int]]) -> RequestCounts:
+    return {
+        (kind, name): CountedRequests(rate_per_s=rate_per_s, since_ms=since_ms, taken=taken)
+        for kind, name, rate_per_s, since_ms, taken in listed
+    }

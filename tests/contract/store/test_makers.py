@@ -42,7 +42,7 @@ OF_THE_PLATFORM = {
     *("artifacts", "attempts", "audit_log_heads", "audits", "bans", "billed_intervals", "blobs", "caches"),
     *("checkpoints", "events", "failed_sign_ins", "fleet_prices", "fleet_time", "fleets", "installation"),
     *("instances", "ledger", "logs", "machines", "metrics", "node_models", "nodes", "picture_failures"),
-    *("reallocations", "strikes", "webhook_cursor"),
+    *("reallocations", "request_counts", "strikes", "webhook_cursor"),
 }
 SOMEBODY = Caller(
     project_id=ROOT_PROJECT, scopes=Scope.ADMIN.reach, key_id="key_x", user_id="user_ann", is_session=True

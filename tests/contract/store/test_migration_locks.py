@@ -25,7 +25,7 @@ SMALL = frozenset(
     {
         *("alembic_version", "failed_sign_ins", "fleets", "installation", "invitations", "keys", "memberships"),
         *("models", "project_secrets", "projects", "sessions", "users", "webhook_cursor", "webhooks"),
-        *("fleet_prices", "fleet_time"),
+        *("fleet_prices", "fleet_time", "request_counts"),
     }
 )
 NOTHING: Mapping[str, Sequence[str]] = MappingProxyType({})

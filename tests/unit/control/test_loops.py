@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from giornata.control.loops import (
     FLEET_TIME_LOOP,
     LONGEST_DONE,
     LONGEST_PAUSE_S,
+    REQUEST_COUNTS_LOOP,
     Loop,
     Loops,
     pause_s,
@@ -159,3 +161,21 @@ def test_loop_of_fleet_time_runs_on_an_empty_installation_and_wakes_nobody(ctx: 
     loops = Loops(ctx, [FLEET_TIME_LOOP], after_work=lambda: woken.append("woken"))
     assert loops.run_once(FLEET_TIME_LOOP)
     assert (loops.status()[0].name, loops.status()[0].vital, woken) == ("fleet-time", False, [])
+
+
+class TakenStore:
+    """A store on which another server runs every loop."""
+
+    def only_here(self, _name: str) -> AbstractContextManager[bool]:
+        return nullcontext(False)
+
+
+def test_loop_of_each_server_runs_while_another_server_runs_it_too(ctx: Context) -> None:
+    ran: list[str] = []
+    one = Loop(name="one", every_s=1.0, run=lambda _: ran.append("one"))
+    each = Loop(name="each", every_s=1.0, run=lambda _: ran.append("each"), on_each_server=True)
+    loops = Loops(replace(ctx, store=TakenStore()), [one, each])  # type: ignore[arg-type]
+    assert loops.run_once(one)
+    assert loops.run_once(each)
+    assert ran == ["each"]
+    assert REQUEST_COUNTS_LOOP.on_each_server

@@ -55,12 +55,13 @@ class OpenControlPlane:
     """A control plane over its storage.
 
     `first_admin_key` is given once, at the very first start. `check_schema` raises Unavailable when another server
-    has brought the database to a schema that is not this one's.
+    has brought the database to a schema that is not this one's. `is_shared`: other servers may use the database too.
     """
 
     context: Context
     first_admin_key: str | None
     check_schema: Callable[[], None]
+    is_shared: bool
 
 
 def policy_of(settings: Settings) -> Policy:
@@ -162,7 +163,12 @@ def open_control_plane(
             identity_provider=_identity_provider(settings, direct, clock),
         )
         check_schema = partial(_check_schema, store)
-        yield OpenControlPlane(context=context, first_admin_key=first_admin_key, check_schema=check_schema)
+        yield OpenControlPlane(
+            context=context,
+            first_admin_key=first_admin_key,
+            check_schema=check_schema,
+            is_shared=store.dialect_name != "sqlite",
+        )
     finally:
         notifier.close()
         http.close()

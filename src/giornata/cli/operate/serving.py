@@ -23,7 +23,7 @@ from giornata.cli.settings.private_files import write_private
 from giornata.control.access.signing_in.sign_in_links import SignInLinks
 from giornata.control.context import Context
 from giornata.control.fleet_loops import fleet_loops
-from giornata.control.loops import AUDIT_LOG_LOOP, DEFAULT_SCHEDULE, FLEET_TIME_LOOP, Loops
+from giornata.control.loops import AUDIT_LOG_LOOP, DEFAULT_SCHEDULE, FLEET_TIME_LOOP, REQUEST_COUNTS_LOOP, Loops
 from giornata.control.webhook_loops import webhook_loops
 from giornata.dashboard.app import mount_dashboard
 from giornata.dashboard.sign_in_pages import link_url
@@ -95,7 +95,8 @@ def _app_with_loops(settings: Settings, opened: OpenControlPlane, context: Conte
     def wake() -> None:
         app.state.wakeup.notify()
 
-    schedule = (*DEFAULT_SCHEDULE, AUDIT_LOG_LOOP, FLEET_TIME_LOOP, *webhook_loops(), *fleet_loops(context.fleets))
+    own = (AUDIT_LOG_LOOP, FLEET_TIME_LOOP, *((REQUEST_COUNTS_LOOP,) if opened.is_shared else ()))
+    schedule = (*DEFAULT_SCHEDULE, *own, *webhook_loops(), *fleet_loops(context.fleets))
     loops = Loops(context, schedule, after_work=wake)
     app = create_app(
         context,

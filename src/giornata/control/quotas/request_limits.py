@@ -1,4 +1,4 @@
-"""Requests a second: how a request stands to the limits of its project and its caller."""
+"""Requests a second: how a request stands to the limits of its project and its caller, on all servers together."""
 
 from giornata.control.caller import Caller
 from giornata.control.context import Foundations
@@ -24,3 +24,21 @@ def take_request(ctx: Foundations, caller: Caller, quotas: Quotas) -> RateStandi
     if quotas.max_requests_per_s_per_key is not None:
         limits["caller", f"{caller.key_id} {caller.project_id}"] = quotas.max_requests_per_s_per_key
     return ctx.request_rates.take(limits, at_ms=ctx.clock.now_ms()) if limits else None
+
+
+def exchange_counts(ctx: Foundations) -> None:
+    """Tell the other servers what this one let through, and take what they let through from its buckets: one
+    statement, and none while no limited project sends requests here. Raises Unavailable.
+    """
+    rates = ctx.request_rates
+    at_ms = ctx.clock.now_ms()
+    counts = rates.counts(at_ms=at_ms)
+    if counts:
+        rates.server_id = rates.server_id or ctx.names.new("server")
+        with ctx.store.begin() as tx:
+            others = tx.quotas.exchange_requests(rates.server_id, counts, at_ms=at_ms)
+        rates.settle(others, at_ms=ctx.clock.now_ms())
+    elif rates.is_exchanging:
+        with ctx.store.begin() as tx:
+            tx.quotas.forget_requests(rates.server_id)
+        rates.end_exchange()

@@ -31,10 +31,10 @@ class SetQuotas(Message):
     )
     max_priority: int | None = Field(None, ge=-100, le=100, description="The highest priority of a job.")
     max_requests_per_s: int | None = Field(
-        None, ge=1, le=MOST, description="Requests a second of all callers of the project, on each server."
+        None, ge=1, le=MOST, description="Requests a second of all callers of the project, on all servers together."
     )
     max_requests_per_s_per_key: int | None = Field(
-        None, ge=1, le=MOST, description="Requests a second of each key and session, on each server."
+        None, ge=1, le=MOST, description="Requests a second of each key and session, on all servers together."
     )
     allowed_base_models: tuple[ModelPattern, ...] | None = Field(
         None, max_length=MOST_PATTERNS, description=f"{MODELS}for any text. For bases, refiners and VAEs."

@@ -32,7 +32,7 @@ from giornata.store.schema.people import (
 )
 from giornata.store.schema.pictures import picture_failures, picture_orders, pictures
 from giornata.store.schema.storage import blobs, caches, dataset_items, datasets, models, uploads
-from giornata.store.schema.tenants import idempotency, installation, keys, project_secrets, projects
+from giornata.store.schema.tenants import idempotency, installation, keys, project_secrets, projects, request_counts
 from giornata.store.schema.webhooks import webhook_cursor, webhook_deliveries, webhooks
 from giornata.store.schema.work import attempts, bans, job_inputs, jobs, node_models, nodes, strikes
 
@@ -81,6 +81,7 @@ __all__ = [
     "project_secrets",
     "projects",
     "reallocations",
+    "request_counts",
     "sessions",
     "strikes",
     "uploads",

@@ -78,6 +78,14 @@ project_secrets = Table(
     Column("created_by", String(40)),  # who gave it the value that it has; NULL: not known
 )
 
+request_counts = Table(  # UNLOGGED on PostgreSQL: what a crash forgets, the next second brings
+    "request_counts",
+    metadata,
+    Column("server_id", String(40), primary_key=True),  # of a server process
+    at("at_ms"),
+    Column("counts", JSON, nullable=False),  # kind, id, rate a second, since when, and how many were let through
+)
+
 idempotency = Table(
     "idempotency",
     metadata,

@@ -4,6 +4,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from giornata.domain.rate_limit import RequestCounts, ServerCounts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedUse:
@@ -60,3 +62,11 @@ class QuotaQueries(Protocol):
 
     def picture_bytes(self, project_id: str) -> int:
         """Return the bytes of the pictures that were drawn for the project. Reads all of its pictures."""
+
+    def exchange_requests(self, server_id: str, counts: RequestCounts, *, at_ms: int) -> Mapping[str, ServerCounts]:
+        """Replace the server's counts of requests; return those of the other servers, by their ids. Counts that are
+        older than a minute are deleted. One statement, on PostgreSQL only: SQLite has one server.
+        """
+
+    def forget_requests(self, server_id: str) -> None:
+        """Delete the counts of the server."""
