@@ -159,9 +159,9 @@ def test_pictures_of_a_crash_say_what_the_node_said_unless_other_projects_were_i
         picture_rig.order(1, project_id="ann")
     lease = picture_rig.lease(1)
     assert len({each.order_id for each in lease.pictures}) == 1 + shared
-    said = "signal 11 at /srv/node/work/x/kernel.so\nwhile it drew\x1b[2J a fox"
+    said = "signal 11 in kernel.so\nwhile it drew\x1b[2J a fox"
     fail(picture_rig.ctx, lease.attempt_id, FailAttempt(reason=Reason.CRASHED, message=said, step=0))
-    told = "signal 11 at kernel.so while it drew\\x1b[2J a fox (crashed)"
+    told = "signal 11 in kernel.so while it drew\\x1b[2J a fox (crashed)"
     last = "a lease with pictures of several projects broke off (crashed)" if shared else told
     assert errors(picture_rig, order_id) == [("queued", None, last)] * 2
 

@@ -57,15 +57,12 @@ def test_reasons_tell_who_may_be_to_blame_for_a_picture() -> None:
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ("no file /var/lib/giornata/work/att_1/lora.safetensors", "no file lora.safetensors"),
-        ("'/srv/a b/c.py', line 3", "'a b/c.py', line 3"),
-        ("GET https://host/a/b/c.bin: 404", "GET https://host/a/b/c.bin: 404"),
-        ("stabilityai/sdxl at 1/2 and/or all", "stabilityai/sdxl at 1/2 and/or all"),
+        ("/models/sdxl does not exist", "/models/sdxl does not exist"),
         ("two\n\tlines\x00\x1b[1m\u202e", "two lines\\x00\\x1b[1m\\u202e"),
         ("", ""),
     ],
 )
-def test_error_of_a_picture_is_one_line_without_folders_and_commands(said: str, told: str) -> None:
+def test_error_of_a_picture_is_one_line_without_commands(said: str, told: str) -> None:
     assert error_words(said, Reason.CRASHED) == f"{told} (crashed)"
 
 

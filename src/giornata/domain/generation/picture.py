@@ -1,6 +1,5 @@
 """The states of a picture of an order, and when a picture that could not be drawn is given up."""
 
-import re
 from enum import StrEnum
 
 from giornata.domain.jobs.reasons import BLAME, Blame, Reason
@@ -20,7 +19,6 @@ FAILED_AGAIN_MS = 600_000
 """A machine that failed to draw a picture is not asked for it again for so long."""
 KEYS_BEGIN_WITH = "pictures/"
 MOST_ERROR_CHARS = 500
-_FOLDERS = re.compile(r"(?<![\w/:.~-])/(?:[^\s/'\",:;()<>]+/)+")  # of an absolute path; none of a URL
 
 
 def offered_kind(kind: str) -> str:
@@ -76,8 +74,8 @@ def fails_at_once(reason: Reason) -> bool:
 
 
 def error_words(message: str, reason: Reason) -> str:
-    """Return what a picture's owner reads of its failure: one short line, without the folders of a node."""
-    line = visible_line(_FOLDERS.sub("", " ".join(message.split())))
+    """Return what a picture's owner reads of its failure: one short line that commands no terminal."""
+    line = visible_line(" ".join(message.split()))
     shown = line if len(line) <= MOST_ERROR_CHARS else f"{line[: MOST_ERROR_CHARS - 1]}…"
     return f"{shown} ({reason})"
 
