@@ -185,9 +185,7 @@ class PicturePlatform(LeasedPlatform):
         if isinstance(outcome, AttemptFailed) and (blamed := self.blames_damage(outcome.reason, outcome.message)):
             outcome = AttemptFailed(Reason.NODE_DOWNLOAD, blamed)
         if isinstance(outcome, AttemptFailed):
-            said = without_folders(outcome.message, self._deps.settings.work_dir)
-            more = {"faults": outcome.faults, "exit_code": outcome.exit_code, "together": outcome.together}
-            outcome = AttemptFailed(outcome.reason, said, **more)
+            outcome = outcome.saying(without_folders(outcome.message, self._deps.settings.work_dir))
         return super().report(outcome, tail=tail)
 
     def is_ending(self) -> bool:

@@ -51,7 +51,7 @@ class OrderPicture(Reply):
     )
     error: str | None = Field(None, description="Why it failed.")
     last_error: str | None = Field(
-        None, description="What the latest node said that could not draw it, while it has not failed."
+        None, description="Reason that the latest node gave which could not draw it, while it has not failed."
     )
     filename: str = Field(description="A name for the file, which tells it from those of other orders.")
     request: SignedUrl | None = Field(None, description="Fetches the file, for a while.")

@@ -12,7 +12,7 @@ from giornata.control.context import Context
 from giornata.control.jobs.submission.length_faults import length_check, prompts_of, within
 from giornata.control.jobs.submission.quota_faults import quota_faults, request_for
 from giornata.control.jobs.submission.spec_faults import ParsedSpec, in_steps, parse_spec
-from giornata.control.models.resolve import not_looked_up, resolve_base, resolve_models
+from giornata.control.models.resolve import ModelPlace, not_looked_up, resolve_base, resolve_models
 from giornata.control.pictures.annotator_nodes import annotator_faults
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.user_queries.records import ItemRecord, JobRecord
@@ -24,7 +24,7 @@ from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.generation.model_kinds import INPAINTING_REPOSITORIES
 from giornata.domain.generation.picture import ORDER_KINDS
 from giornata.domain.jobs.job import JobState
-from giornata.protocol.generation.checks.named_models import NamedModel, named_models, with_objects
+from giornata.protocol.generation.checks.named_models import named_models, with_objects
 from giornata.protocol.generation.checks.unmasked_bases import unmasked_bases
 from giornata.protocol.generation.specs import OrderFields
 from giornata.protocol.jobs import SubmitJob
@@ -232,7 +232,7 @@ def _model_faults(
     return [*faults, *_unmasked_faults(spec), *_of_unknown(unknown)]
 
 
-def _of_unknown(places: Sequence[NamedModel]) -> Iterable[Fault]:
+def _of_unknown(places: Sequence[ModelPlace]) -> Iterable[Fault]:
     """Yield a note of the models that were not looked up, which may have faults as well."""
     if places:
         shown = ", ".join(each.where.removeprefix("spec.") for each in places[:SHOWN])
