@@ -166,6 +166,11 @@ def test_field_that_cannot_be_read_contradicts_nothing(fields: dict[str, Any], u
     assert len(found) == 1 + ("pictures" in fields)
 
 
+def test_contradiction_is_not_told_of_an_entry_that_cannot_be_read() -> None:
+    entries = [{"prompt": "a", "image": 7}, {"prompt": "a", "width": 512}]
+    assert list(faults(mask=SHA, pictures=entries)) == ["spec.pictures.0.image", "spec.pictures.1.mask"]
+
+
 def test_wrong_values_of_axes_are_told_beside_fields_and_axes_that_cannot_be_read() -> None:
     axes = [
         {"field": "width", "values": [512, 513]},
