@@ -185,6 +185,9 @@ class Job(Reply):
     pictures: PictureCounts | None = Field(
         None, description="Number of an order's pictures in each state; left out of lists."
     )
+    picture_error: str | None = Field(
+        None, description="Why the first picture of an order failed, if any has; left out of lists."
+    )
     picture_paces: tuple[PicturePace, ...] = Field(
         (),
         description="Seconds of a node for each drawn picture of an order that has ended, with loading of models. A "

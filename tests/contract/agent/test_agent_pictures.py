@@ -13,6 +13,7 @@ import pytest
 from tests.contract.agent.conftest import COUNT_ENGINE, DRAW_ENGINE, NodeFactory
 from tests.contract.agent.fake_node_api import AWAY, LOST, FakeNodeApi, api_ok, cut, lease, picture_lease, problem
 
+from giornata.agent.attempt.report import without_folders
 from giornata.agent.claiming import FETCHING_WAIT_S, ExitCode
 from giornata.protocol.node.pictures import PictureFlag
 
@@ -89,6 +90,19 @@ def test_a_picture_that_cannot_be_drawn_is_reported_and_the_others_arrive(
     ]
     assert drawn(api).keys() == {0, 2}
     assert len(api.bodies("complete")) == 1
+
+
+def test_why_a_picture_failed_is_told_without_the_nodes_folders(
+    api: FakeNodeApi, drawing: NodeFactory, tmp_path: Path
+) -> None:
+    api.picture_leases = [picture_lease("fail=bad_spec file")]
+    drawing().run()
+    [failed] = [each for body in api.bodies("pictures") for each in body["failed"]]
+    assert failed["message"].endswith("/lora.safetensors is broken")
+    assert str(tmp_path) not in failed["message"]
+    said = f"{tmp_path}/run-1/x.png, '{sys.prefix}/lib/y.py', /models{tmp_path}/z and {tmp_path}s/z"
+    told = f"run-1/x.png, 'lib/y.py', /models{tmp_path}/z and {tmp_path}s/z"
+    assert without_folders(said, tmp_path) == told
 
 
 def test_the_files_of_a_lease_are_fetched_before_the_engine_starts(api: FakeNodeApi, drawing: NodeFactory) -> None:

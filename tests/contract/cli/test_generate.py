@@ -147,7 +147,7 @@ def test_pictures_are_listed_by_number(run, drawing):
     order = run(*ASKED, "-n", "3", "--seed", "1", "--no-wait", "--json").json["id"]
     drawing(blocked=(1,)).join()
     rows = [line.split("\t") for line in run("pictures", order).output.splitlines()]
-    assert rows[0] == ["number", "state", "seed", "size", "prompt"]
+    assert rows[0] == ["number", "state", "seed", "size", "prompt", "error"]
     assert [row[:3] for row in rows[1:]] == [
         ["0", "succeeded", "1"],
         ["1", "succeeded, blocked", "2"],
@@ -157,6 +157,28 @@ def test_pictures_are_listed_by_number(run, drawing):
     assert (
         "there are more" in some.output and len(run("pictures", order, "--limit", "2", "--json").json["items"]) == 2
     )
+
+
+def test_job_and_list_of_pictures_say_why_one_failed_and_one_waits(run, served):
+    order = run(*ASKED, "-n", "3", "--no-wait", "--json").json["id"]
+    node = DrawingNode(served=served)
+    done, hopeless, unlucky = node.claim()
+    node.draw([done])
+    node.fail(hopeless, reason="bad_spec", message="no\nsuch token")
+    node.fail(unlucky, reason="node_vram", message="full")
+    listed = [
+        (row[0], row[1], row[5])
+        for line in run("pictures", order).output.splitlines()[1:]
+        for row in [line.split("\t")]
+    ]
+    assert listed == [
+        ("0", "succeeded", ""),
+        ("1", "failed", "no such token (bad_spec)"),
+        ("2", "queued", "full (node_vram)"),
+    ]
+    said = run("job", order).output
+    assert "failed      no such token (bad_spec); of each picture: giornata" in said
+    assert "1 of its pictures could not be drawn on 1 machine (such as: full (node_vram))" in said
 
 
 def picture_file(path, text, *, name):

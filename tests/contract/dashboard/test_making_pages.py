@@ -369,6 +369,22 @@ def test_an_order_of_the_form_is_placed_once_and_its_faults_stand_beside_the_fie
     assert "/orders/job_" in shown.text
 
 
+def test_an_order_says_why_pictures_failed_and_why_others_were_not_drawn_the_last_time(studio: Studio) -> None:
+    served = studio.installation.served
+    rig = PictureRig(StoreRig(served.ctx, served.ctx.store, served.ctx.clock))  # type: ignore[arg-type]
+    order_id = rig.order(3, project_id=PROJECT, priority=9)
+    lease = rig.lease(2, request_id="draws-of-three")
+    done, failing, waiting = lease.pictures
+    failed = [(failing, Reason.BAD_SPEC), (waiting, Reason.NODE_VRAM)]
+    rig.report(lease, [rig.upload(lease, done, DRAWN)], failed, complete=True)
+    shown = studio.browser("viewer").call("GET", f"{HERE}/orders/{order_id}").text
+    assert '<p class="fault">Picture 1: it broke (bad_spec)</p>' in shown
+    assert "Picture 2 was not drawn the last time: it broke (node_vram)" in shown
+    head = studio.browser("viewer").call("GET", f"{HERE}/jobs/{order_id}").text
+    assert "<strong>Some pictures failed</strong>, the first because: it broke (bad_spec)" in head
+    assert "such as: it broke (node_vram)" in head
+
+
 def test_the_gallery_finds_stars_tags_sends_and_deletes_chosen_pictures(studio: Studio) -> None:
     order_id = studio.order_id
     member, chosen = studio.browser("member"), [("picture", f"{order_id} 0")]

@@ -90,6 +90,20 @@ def test_all_faults_of_a_request_come_at_once_at_its_own_places(standing: Served
     assert {"model", "prompts"} & set(faults(missing))
 
 
+def test_faults_of_a_job_and_of_its_spec_come_at_once(standing: Served) -> None:
+    odd = {"PROMPT": "a (fox", "model": "some/model", "loras": ["stile"], "mask": "0" * 64, "priority": "high"}
+    reply = standing.call("POST", "/v1/generations", standing.keys.member, json=odd | {"sede": 1})
+    assert set(faults(reply)) == {"priority", "PROMPT", "loras.0", "mask", "sede"}
+    spec = {name.lower(): odd[name] for name in odd if name != "priority"}
+    for path in ("/v1/jobs", "/v1/jobs:estimate"):
+        job = {"kind": "generate", "spec": spec, "priority": "high", "labels": {"": "x"}}
+        reply = standing.call("POST", path, standing.keys.member, json=job)
+        assert set(faults(reply)) == {"priority", "labels.", "spec.prompt", "spec.loras.0", "spec.mask"}
+    train = {"kind": "train", "spec": {"model": "some/model", "rank": 0}, "priority": "high"}
+    reply = standing.call("POST", "/v1/jobs", standing.keys.member, json=train)
+    assert {"priority", "spec.rank", "spec.dataset"} <= set(faults(reply))
+
+
 def test_job_of_kind_generate_is_the_same_order(served: Served) -> None:
     job = served.client().submit(SPEC, kind="generate")
     assert isinstance(job.spec["seed"], int) and job.spec["prompts"] == ["a fox"]

@@ -84,6 +84,34 @@ def test_errors_are_those_of_the_package(standing: Served) -> None:
         client_of(standing, standing.keys.node).images.generate(model=MODEL, prompt="a")
 
 
+def places_of(refusal: openai.BadRequestError) -> list[str]:
+    assert isinstance(refusal.body, dict)
+    return [said.partition(": ")[0] for said in refusal.body["message"].split("; ") if ": " in said]
+
+
+def test_faults_of_own_parameters_and_of_the_spec_behind_them_are_told_together(standing: Served) -> None:
+    extra = {"sede": 1, "mask": "0" * 64, "loras": ["stile"], "high_resolution": {"width": 1024, "height": 1024}}
+    with pytest.raises(openai.BadRequestError) as refused:
+        client_of(standing).images.generate(
+            model=MODEL,
+            prompt="a (fox",
+            n=0,
+            size="wide",  # type: ignore[call-overload]
+            response_format="png",  # type: ignore[arg-type]
+            output_compression=50,
+            extra_body=extra,
+        )
+    assert {"n", "size", "response_format", "sede", "mask", "loras.0", "prompt", "output_compression"} <= set(
+        places_of(refused.value)
+    )
+    assert "high_resolution" not in refused.value.message, "it is larger than a size that is not known"
+    with pytest.raises(openai.BadRequestError) as refused:
+        client_of(standing).images.generate(model="", prompt=7, extra_body={"seed": "x"})  # type: ignore[call-overload]
+    assert places_of(refused.value) == ["prompt", "model", "seed"]
+    with pytest.raises(openai.PermissionDeniedError):
+        client_of(standing, standing.keys.node).images.generate(model=MODEL, prompt="a", n=0)
+
+
 def test_pictures_that_take_too_long_are_canceled_and_not_asked_for_again(tmp_path: Path) -> None:
     settings = QUICK.__class__(stream_poll_s=0.02, images_wait_s=0.05)
     with serving(tmp_path, settings) as served:

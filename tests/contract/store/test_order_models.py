@@ -191,6 +191,19 @@ def test_unknown_model_is_told_beside_a_field_that_cannot_be_parsed(rig: Context
     assert [where for where, _ in said] == ["spec.model", "spec.width"]
 
 
+def test_references_beside_other_faults_are_looked_up_where_they_are_registered_and_named_otherwise(
+    rig: Context,
+) -> None:
+    add(rig, "base", BASE)
+    add(rig, "old-style", LORA_15)
+    loras = [{"name": "y", "sha256": hash_of(LORA_15)}, {"name": URL}, {"name": "x", "sha256": "1" * 64}]
+    said = refused(rig, asked(loras=loras, width=63))
+    assert [where for where, _ in said] == ["spec", "spec.loras.0", "spec.width"]
+    assert said[0][1] == "names models by reference or sha256 that were not looked up: loras.1, loras.2"
+    assert "family" in said[1][1]
+    assert rig.model_sources.asked == []  # type: ignore[attr-defined]
+
+
 def test_estimate_resolves_models_and_counts_no_use(rig: Context) -> None:
     add(rig, "base", BASE)
     before = list_models(rig, ANN, None, 5).items[0].used_at

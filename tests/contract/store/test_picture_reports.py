@@ -5,8 +5,10 @@ from tests.fixtures.picture_rig import PictureRig, drawn
 from tests.fixtures.store_rig import StoreRig
 
 from giornata.control.attempts.ending.complete import complete
+from giornata.control.attempts.ending.reported_ends import fail, release
 from giornata.control.attempts.record_pictures import record_each
 from giornata.control.caller import Caller
+from giornata.control.jobs.reading.order_pictures import read_pictures
 from giornata.control.jobs.reading.read_jobs import get_job
 from giornata.control.jobs.stop_job import cancel
 from giornata.control.pictures.picture_report import PictureReport
@@ -15,7 +17,7 @@ from giornata.domain.errors import LeaseLost
 from giornata.domain.generation.picture import FAILED_AGAIN_MS
 from giornata.domain.jobs.reasons import Reason
 from giornata.protocol.node.pictures import PictureResults, PictureResultsReply
-from giornata.protocol.node.work import CompleteAttempt
+from giornata.protocol.node.work import CompleteAttempt, FailAttempt, ReleaseAttempt
 from giornata.protocol.project.admin import ROOT_PROJECT, Scope
 from giornata.store import schema
 
@@ -97,8 +99,8 @@ def test_running_order_says_that_no_node_draws_its_rest_and_when_a_machine_that_
     job = get_job(picture_rig.ctx, OWNER, order_id)
     again_at = instant(failed_at_ms + FAILED_AGAIN_MS)
     assert job.waiting_because == (
-        f"1 of its pictures could not be drawn on 1 machine; they are tried there again at {again_at:%H:%M:%S} UTC, "
-        "or elsewhere before"
+        "1 of its pictures could not be drawn on 1 machine (such as: it broke (node_download)); "
+        f"they are tried there again at {again_at:%H:%M:%S} UTC, or elsewhere before"
     )
     assert job.next_try_at == again_at
     picture_rig.rig.clock.advance_s(FAILED_AGAIN_MS / 1000 + 1)
@@ -114,3 +116,61 @@ def test_running_order_between_two_leases_gives_no_reason(picture_rig: PictureRi
     picture_rig.draw(picture_rig.lease(1, most=1))
     job = get_job(picture_rig.ctx, OWNER, order_id)
     assert (job.state, job.pictures and job.pictures.queued, job.waiting_because) == ("running", 1, None)
+
+
+def errors(picture_rig: PictureRig, order_id: str) -> list[tuple[str, str | None, str | None]]:
+    """State, error and last error of each picture, as the order's owner reads them."""
+    page = read_pictures(picture_rig.ctx, OWNER, order_id, -1, 100)
+    return [(each.state, each.error, each.last_error) for each in page.items]
+
+
+def test_picture_that_a_machine_could_not_draw_says_why_until_it_is_drawn(picture_rig: PictureRig) -> None:
+    order_id = picture_rig.order(2)
+    lease = picture_rig.lease(1)
+    picture_rig.report(lease, failed=[(lease.pictures[1], Reason.NODE_VRAM)])
+    last = "it broke (node_vram)"
+    assert errors(picture_rig, order_id) == [("leased", None, None), ("queued", None, last)]
+    complete(picture_rig.ctx, lease.attempt_id, DONE)
+    second = picture_rig.lease(2)
+    assert errors(picture_rig, order_id) == [("leased", None, None), ("leased", None, last)], "it is told meanwhile"
+    picture_rig.draw(second)
+    assert errors(picture_rig, order_id) == [("succeeded", None, None)] * 2
+
+
+def test_order_with_failed_and_drawn_pictures_says_why_the_first_failed(picture_rig: PictureRig) -> None:
+    order_id = picture_rig.order(3)
+    lease = picture_rig.lease(1)
+    broken = [(each, Reason.BAD_SPEC) for each in lease.pictures[1:]]
+    assert get_job(picture_rig.ctx, OWNER, order_id).picture_error is None
+    picture_rig.report(lease, [picture_rig.upload(lease, lease.pictures[0])], failed=broken)
+    job = get_job(picture_rig.ctx, OWNER, order_id)
+    assert (job.error, job.picture_error) == (None, "it broke (bad_spec)")
+    failed = ("failed", "it broke (bad_spec)", None)
+    assert errors(picture_rig, order_id) == [("succeeded", None, None), failed, failed]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_pictures_of_a_crash_say_what_the_node_said_unless_other_projects_were_in_the_lease(
+    picture_rig: PictureRig, shared: bool
+) -> None:
+    picture_rig.rig.add_project("ann")
+    order_id = picture_rig.order(2)
+    if shared:
+        picture_rig.order(1, project_id="ann")
+    lease = picture_rig.lease(1)
+    assert len({each.order_id for each in lease.pictures}) == 1 + shared
+    said = "signal 11 in kernel.so\nwhile it drew\x1b[2J a fox"
+    fail(picture_rig.ctx, lease.attempt_id, FailAttempt(reason=Reason.CRASHED, message=said, step=0))
+    told = "signal 11 in kernel.so while it drew\\x1b[2J a fox (crashed)"
+    last = "a lease with pictures of several projects broke off (crashed)" if shared else told
+    assert errors(picture_rig, order_id) == [("queued", None, last)] * 2
+
+
+def test_node_that_goes_in_peace_changes_nothing_of_what_is_said_of_its_pictures(picture_rig: PictureRig) -> None:
+    order_id = picture_rig.order(1)
+    lease = picture_rig.lease(1)
+    picture_rig.report(lease, failed=[(lease.pictures[0], Reason.NODE_VRAM)])
+    complete(picture_rig.ctx, lease.attempt_id, DONE)
+    second = picture_rig.lease(2)
+    release(picture_rig.ctx, second.attempt_id, ReleaseAttempt(reason=Reason.PREEMPTED, message="bye", step=0))
+    assert errors(picture_rig, order_id) == [("queued", None, "it broke (node_vram)")]

@@ -81,7 +81,8 @@ def draw(start, orders):
         if "verify" in words and not all(map(is_whole, start["inputs"])):
             say("picture_failed", attempt=attempt, **of, reason="bad_data", message="a file cannot be loaded")
         elif "fail" in words:
-            say("picture_failed", attempt=attempt, **of, reason=words["fail"] or "node_vram", message="out of memory")
+            said = f"{start['directory']}/lora.safetensors is broken" if "file" in words else "out of memory"
+            say("picture_failed", attempt=attempt, **of, reason=words["fail"] or "node_vram", message=said)
         elif "block" in words:
             say("picture", attempt=attempt, **of, path=None, flags=1)
         else:

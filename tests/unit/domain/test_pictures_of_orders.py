@@ -3,6 +3,8 @@
 import pytest
 
 from giornata.domain.generation.picture import (
+    MOST_ERROR_CHARS,
+    error_words,
     fails_at_once,
     halved,
     is_fruitless,
@@ -50,3 +52,20 @@ def test_reasons_tell_who_may_be_to_blame_for_a_picture() -> None:
     assert is_fruitless(Reason.LEASE_EXPIRED)
     assert is_fruitless(Reason.NODE_DISK)
     assert not is_fruitless(Reason.RELEASED)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("/models/sdxl does not exist", "/models/sdxl does not exist"),
+        ("two\n\tlines\x00\x1b[1m\u202e", "two lines\\x00\\x1b[1m\\u202e"),
+        ("", ""),
+    ],
+)
+def test_error_of_a_picture_is_one_line_without_commands(said: str, told: str) -> None:
+    assert error_words(said, Reason.CRASHED) == f"{told} (crashed)"
+
+
+def test_long_error_of_a_picture_is_cut_and_keeps_its_reason() -> None:
+    told = error_words("x" * 4000, Reason.BAD_SPEC)
+    assert told == "x" * (MOST_ERROR_CHARS - 1) + "… (bad_spec)"

@@ -89,6 +89,12 @@ class AttemptFailed(Exception):
         self.reason, self.message, self.faults, self.exit_code = reason, message, faults, exit_code
         self.together = together if len(together) > 1 else ()
 
+    def saying(self, message: str) -> "AttemptFailed":
+        """Return the same failure in other words."""
+        return AttemptFailed(
+            self.reason, message, faults=self.faults, exit_code=self.exit_code, together=self.together
+        )
+
     def among(self, attempts: tuple[str, ...]) -> "AttemptFailed":
         """Return the same failure for all of these attempts."""
         return AttemptFailed(

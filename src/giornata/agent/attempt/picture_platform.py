@@ -19,7 +19,7 @@ from giornata.agent.attempt.events import (
 )
 from giornata.agent.attempt.leased_platform import STOP_UPLOADS_S, LeasedPlatform
 from giornata.agent.attempt.platform import AttemptState
-from giornata.agent.attempt.report import LONGEST_MESSAGE
+from giornata.agent.attempt.report import LONGEST_MESSAGE, without_folders
 from giornata.agent.claiming import AgentDeps
 from giornata.agent.transfer.picture_uploader import PictureKey, PictureResult, PictureUploader
 from giornata.agent.transfer.uploader import AttemptUploader
@@ -153,7 +153,7 @@ class PicturePlatform(LeasedPlatform):
         if isinstance(message, PictureFailed) and (blamed := self.blames_damage(message.reason, message.message)):
             message = message.model_copy(update={"reason": Reason.NODE_DOWNLOAD, "message": blamed})
         try:
-            self._uploader.put(PictureResult(said=_result_of(message), path=path))
+            self._uploader.put(PictureResult(said=_result_of(self._private(message)), path=path))
         except ValidationError as error:
             said = f"what the engine says of picture {message.number} of {message.order_id} is no result: {error}"
             self._state.events.put(Undelivered(needed=True, reason=Reason.CRASHED, message=said))
@@ -184,6 +184,8 @@ class PicturePlatform(LeasedPlatform):
             return outcome
         if isinstance(outcome, AttemptFailed) and (blamed := self.blames_damage(outcome.reason, outcome.message)):
             outcome = AttemptFailed(Reason.NODE_DOWNLOAD, blamed)
+        if isinstance(outcome, AttemptFailed):
+            outcome = outcome.saying(without_folders(outcome.message, self._deps.settings.work_dir))
         return super().report(outcome, tail=tail)
 
     def is_ending(self) -> bool:
@@ -191,6 +193,13 @@ class PicturePlatform(LeasedPlatform):
         return self._uploader.is_completing
 
     # ---- the pictures ----
+
+    def _private(self, message: PictureWritten | PictureFailed) -> PictureWritten | PictureFailed:
+        """Return the message without this node's folders: the owners of pictures read why one failed."""
+        if isinstance(message, PictureWritten):
+            return message
+        said = without_folders(message.message, self._deps.settings.work_dir)
+        return message.model_copy(update={"message": said})
 
     def _post_of_annotations(self, event: Event) -> None:
         """Pass on what the uploader of annotations says. Pictures that wait for one are not done without it."""

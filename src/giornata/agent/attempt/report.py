@@ -1,7 +1,10 @@
 """The report to the server of how an attempt ended, with the reason that the engine's last lines give."""
 
 import logging
+import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from giornata.agent.attempt.events import Abandoned, AttemptFailed, AttemptOutcome, Finished, Released
@@ -23,6 +26,7 @@ LONGEST_TAIL = 20_000
 MOST_TOGETHER = 64
 MOST_FAULTS = 1000
 LONGEST_EVIDENCE = 500
+INSTALLED = (sys.prefix, sys.base_prefix)
 
 
 class OutcomeReport:
@@ -81,6 +85,13 @@ class OutcomeReport:
             reason=outcome.reason, message=outcome.message[:LONGEST_MESSAGE], step=self._progress.step
         )
         self._calls.persist(lambda lease: self._node.release(lease, report), until=until)
+
+
+def without_folders(text: str, work_dir: Path) -> str:
+    """Return the text with files named from this node's own folders on: where those lie is nobody else's business."""
+    for folder in sorted({str(work_dir.absolute()), str(work_dir.resolve()), *INSTALLED}, key=len, reverse=True):
+        text = re.sub(rf"(?<![\w.\-/]){re.escape(folder)}/", "", text)
+    return text
 
 
 def explained(outcome: AttemptOutcome, lines: Sequence[str], lease: AnyLease) -> AttemptOutcome:

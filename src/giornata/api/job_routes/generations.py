@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import anyio.to_thread
 from fastapi import APIRouter, Request, Response, status
 
 from giornata.api.job_routes.jobs import IdempotencyKey
@@ -10,9 +11,10 @@ from giornata.api.requests.callers import Ctx, User, Wake
 from giornata.api.requests.open_connections import counted
 from giornata.api.requests.submissions import submitted
 from giornata.api.requests.waiting import Prefer, preferred_wait_s, wait_until_ended
+from giornata.api.requests.whole_refusals import SubmissionRoute
 from giornata.control.jobs.reading import order_pictures
 from giornata.control.jobs.submission import submit
-from giornata.control.jobs.submission.spec_faults import parse_spec
+from giornata.control.jobs.submission.order_models import faults_beside
 from giornata.domain.errors import InvalidInput, TooMany
 from giornata.domain.jobs.job import TERMINAL
 from giornata.protocol.generation.request_fields import SpecFields, spec_fields
@@ -21,7 +23,7 @@ from giornata.protocol.jobs import Job, SubmitJob
 from giornata.protocol.orders.order_pictures import Generation, GenerationRequest
 from giornata.protocol.strict_json import Json
 
-router = APIRouter(prefix="/v1", tags=["pictures"])
+router = APIRouter(prefix="/v1", tags=["pictures"], route_class=SubmissionRoute)
 
 
 @router.post(
@@ -69,7 +71,8 @@ async def create_generation(
 async def place_order(request: Request, asked: submit.JobRequest, fields: SpecFields) -> Job:
     """Place the order, and return it. Raises what `submit` raises, with faults at the places of the request."""
     if fields.faults:
-        _, others = parse_spec(GENERATE_KIND, fields.spec, as_written=True)
+        find = partial(faults_beside, request.app.state.context, asked.caller, asked.request)
+        others = await anyio.to_thread.run_sync(find)
         raise InvalidInput([*fields.faults, *fields.in_words_of_request(others)])
     try:
         job, _ = await submitted(request, asked)

@@ -11,6 +11,7 @@ from giornata.api.replies.openapi import USER, USER_CHANGE, USER_ITEM, refusals
 from giornata.api.requests.callers import Ctx, ReadLists, User, Wake
 from giornata.api.requests.lists import Cursor, JobId, Limit
 from giornata.api.requests.submissions import submitted
+from giornata.api.requests.whole_refusals import SubmissionRoute
 from giornata.control.jobs import retry, stop_job
 from giornata.control.jobs.reading import provenance, read_jobs
 from giornata.control.jobs.submission import estimate, order_models, submit
@@ -21,7 +22,7 @@ from giornata.protocol.jobs import ChangeJob, ContinueJob, Estimate, Job, JobPag
 from giornata.protocol.provenance import ProvenanceKey
 from giornata.protocol.strict_json import Json
 
-router = APIRouter(prefix="/v1", tags=["jobs"])
+router = APIRouter(prefix="/v1", tags=["jobs"], route_class=SubmissionRoute)
 
 E = TypeVar("E", bound=StrEnum)
 

@@ -1,7 +1,7 @@
 """`POST /v1/images/generations` in OpenAI's shape: the request, the reply and every error of the route."""
 
 import base64
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,10 +13,11 @@ from starlette.exceptions import HTTPException
 
 from giornata.api.job_routes.generations import place_order
 from giornata.api.replies.openai_errors import REFUSALS, error_reply
-from giornata.api.replies.problems import input_faults, log_defect
+from giornata.api.replies.problems import log_defect
 from giornata.api.requests.callers import Ctx, Settings, User, Wake
 from giornata.api.requests.open_connections import counted
 from giornata.api.requests.waiting import wait_until_ended
+from giornata.api.requests.whole_refusals import ReadSubmission, all_faults
 from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.jobs import stop_job
@@ -28,6 +29,7 @@ from giornata.protocol.generation.request_fields import spec_fields
 from giornata.protocol.generation.specs import GENERATE_KIND
 from giornata.protocol.jobs import Job, SubmitJob
 from giornata.protocol.orders.openai_images import (
+    FIELDS_OF,
     PARAMETERS,
     ImageData,
     ImageGenerationReply,
@@ -38,6 +40,7 @@ from giornata.protocol.orders.order_pictures import OrderPicture
 from giornata.protocol.strict_json import Json
 
 BLOCKED = "blocked"
+UNREAD = "unread"
 
 
 class OpenAiRoute(APIRoute):
@@ -51,7 +54,7 @@ class OpenAiRoute(APIRoute):
             try:
                 return await handle(request)
             except RequestValidationError as error:
-                return error_reply(InvalidInput(input_faults(request, error)))
+                return await _refusal(request, error)
             except HTTPException as error:  # the framework could not read the body
                 return error_reply(InvalidInput([Fault(where="body", message=str(error.detail))]))
             except GiornataError as error:
@@ -59,6 +62,26 @@ class OpenAiRoute(APIRoute):
                 return error_reply(error)
 
         return handled
+
+
+async def _refusal(request: Request, error: RequestValidationError) -> Response:
+    try:
+        return error_reply(InvalidInput(await all_faults(request, error, _readable)))
+    except GiornataError as refusal:
+        return error_reply(refusal)
+
+
+def _readable(body: Mapping[str, Any], unread: frozenset[str]) -> ReadSubmission:
+    """Return the order of what could be read. Faults of what stands for the prompt and the model are at places that
+    have faults already."""
+    read = ImageGenerationRequest.model_validate({"prompt": UNREAD, "model": UNREAD, **body})
+    fields = spec_fields(read.fields())
+    return ReadSubmission(
+        request=SubmitJob(kind=GENERATE_KIND, spec=fields.spec, labels=read.labels()),
+        in_words=lambda faults: _as_parameters(fields.in_words_of_request(faults)),
+        faults=fields.faults,
+        unread=frozenset(name for parameter in unread for name in FIELDS_OF.get(parameter, ())),
+    )
 
 
 router = APIRouter(prefix="/v1/images", tags=["pictures"], route_class=OpenAiRoute)

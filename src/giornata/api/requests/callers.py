@@ -70,7 +70,9 @@ async def _caller(
     _: Annotated[str | None, Depends(_cookie)],
 ) -> Caller:
     known = await _known(request, ctx, bearer, header)
-    return replace(known, origin=origin_of(request))
+    caller = replace(known, origin=origin_of(request))
+    request.state.caller = caller  # for routes that look into a body which is refused
+    return caller
 
 
 async def _known(request: Request, ctx: Context, bearer: Bearer, header: str | None) -> Caller:

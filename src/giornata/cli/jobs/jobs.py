@@ -129,6 +129,8 @@ def _describe(job: Job, out: Output) -> None:
         out.say(f"  in doubt    an audit contradicts a machine of it; train it again at no cost: {again}")
     if job.error and not job.faults:
         out.say(f"  error       {job.error}")
+    elif job.picture_error:
+        out.say(f"  failed      {job.picture_error}; of each picture: {giornata('pictures', job.id)}")
     for fault in job.faults:
         out.say(f"  error       {fault.where}: {fault.message}" + (f" ({fault.hint})" if fault.hint else ""))
     if job.attempts and job.pictures is not None:

@@ -1,5 +1,6 @@
 """`giornata pictures`: the pictures of an order or of the whole gallery, and what is done with several of them."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import islice
@@ -17,6 +18,7 @@ from giornata.cli.ui.output import Output, reporting
 from giornata.cli.ui.text import size
 from giornata.client import Client
 from giornata.domain.errors import Fault, InvalidInput
+from giornata.domain.visible_text import visible_line
 from giornata.protocol.node.pictures import PictureId
 from giornata.protocol.orders.gallery import MOST_MARKED, FoundPicture
 from giornata.protocol.orders.order_pictures import OrderPicture
@@ -27,6 +29,7 @@ OTHER_COLUMNS = 50
 """Characters that the columns before the prompt take, with what lies between."""
 ID_COLUMN = 36
 COLUMNS = ("number", "state", "seed", "size", "prompt")
+MOST_ERRORS = 5
 AnyJob = Annotated[
     str | None,
     typer.Argument(
@@ -160,8 +163,25 @@ def _say_all(shown: Sequence[OrderPicture], out: Output, *, order_id: str | None
     if order_id is None:
         rows = [(_order_of(each, None), *row) for each, row in zip(shown, rows, strict=True)]
         out.table(("order", *COLUMNS), rows, right=(1, 3, 4))
-    else:
+    elif out.live:
         out.table(COLUMNS, rows, right=(0, 2, 3))
+        _say_errors(shown, out)
+    else:
+        errors = [each.error or each.last_error or "" for each in shown]
+        out.table((*COLUMNS, "error"), [(*row, error) for row, error in zip(rows, errors, strict=True)])
+
+
+def _say_errors(shown: Sequence[OrderPicture], out: Output) -> None:
+    """Print why pictures failed, or were not drawn the last time: a line for each cause, with its pictures."""
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for each in shown:
+        if error := each.error or each.last_error:
+            numbers["failed: " + error if each.error else "not drawn the last time: " + error].append(each.number)
+    for said, some in list(numbers.items())[:MOST_ERRORS]:
+        listed = ", ".join(map(str, some[:MOST_ERRORS])) + (", …" if len(some) > MOST_ERRORS else "")
+        out.say(visible_line(f"{listed} {said}"))
+    if len(numbers) > MOST_ERRORS:
+        out.hint(f"and {len(numbers) - MOST_ERRORS} other causes: see --json")
 
 
 def _change(

@@ -117,6 +117,13 @@ def is_brought(place: ModelPlace) -> bool:
     return reference is not None and not isinstance(reference, HubRepository)
 
 
+def not_looked_up(tx: Transaction, project_id: str, places: Sequence[ModelPlace]) -> list[ModelPlace]:
+    """Return the models that `bring_models` would have to bring: they are not in the registry yet."""
+    brought = [place for place in places if is_brought(place)]
+    known = _registered(tx, project_id, list(_by_name(brought))) if brought else {}
+    return [place for place in brought if _key(place) not in known]
+
+
 def resolve_models(
     tx: Transaction, ctx: Context, project_id: str, places: Iterable[ModelPlace], *, notes_use: bool = True
 ) -> list[Fault]:

@@ -7,10 +7,13 @@ from giornata.control.ports.node_queries.picture_store import PictureKey, Pictur
 from giornata.control.ports.node_queries.work_rows import AttemptRow
 from giornata.control.ports.store import Transaction
 from giornata.control.storage.fence import live
-from giornata.domain.generation.picture import fails_at_once, halved, is_fruitless, is_undecided
+from giornata.domain.generation.picture import error_words, fails_at_once, halved, is_fruitless, is_undecided
 from giornata.domain.jobs.reasons import Reason
 from giornata.domain.jobs.routing import memory_after_too_small
 from giornata.protocol.node.pictures import FailedPicture
+
+SEVERAL_PROJECTS = "a lease with pictures of several projects broke off"
+"""Told instead of what the node says, which may be about a picture of another project."""
 
 
 def take_back(ctx: Context, attempt_id: str, failed: Sequence[FailedPicture]) -> set[PictureKey]:
@@ -25,9 +28,10 @@ def take_back(ctx: Context, attempt_id: str, failed: Sequence[FailedPicture]) ->
         tx.picture_leases.lock_orders(attempt_id)
         for each in sorted(failed, key=lambda one: (one.order_id, one.number)):
             key, undecided = PictureKey(each.order_id, each.number), is_undecided(each.reason)
-            rows = tx.picture_leases.give_back(attempt_id, keys=[key], fruitless=not undecided)
+            error = error_words(each.message, each.reason)
+            rows = tx.picture_leases.give_back(attempt_id, keys=[key], fruitless=not undecided, error=error)
             rows = _note_failures(tx, attempt, rows, each.reason, at_ms=now_ms)
-            _give_up(tx, ctx, rows, message=f"{each.message} ({each.reason})")
+            _give_up(tx, ctx, rows, error=error)
             taken |= {row.key for row in rows}
     return taken
 
@@ -39,20 +43,25 @@ def give_back_all(
 
     A crash is held against no picture and no machine: the pictures come again in leases of half the size, until the
     one that crashes is alone. So do the pictures of a lease that no node can draw; the one that is alone then fails
-    at once. A picture whose leases come to nothing again and again fails as well.
+    at once. A picture whose leases come to nothing again and again fails as well. Each picture keeps what the node
+    said.
     """
     undecided, fruitless, lasting = is_undecided(reason), is_fruitless(reason), fails_at_once(reason)
-    if undecided or fruitless or lasting:
-        tx.picture_leases.lock_orders(attempt.id)
-    by_halves = undecided or lasting
-    left = len(tx.picture_leases.of_lease(attempt.id)) if by_halves else 0
-    rows = tx.picture_leases.give_back(attempt.id, together=halved(left) if by_halves else None, fruitless=fruitless)
-    if lasting and left == 1:
-        tx.picture_leases.fail([row.key for row in rows], error=f"{message} ({reason})")
-    if undecided and left == 1:
+    if not (undecided or fruitless or lasting):
+        tx.picture_leases.give_back(attempt.id, fruitless=False)
+        return
+    tx.picture_leases.lock_orders(attempt.id)
+    had = tx.picture_leases.of_lease(attempt.id)
+    is_told = reason is Reason.LEASE_EXPIRED or len({row.project_id for row in had}) == 1
+    error = error_words(message if is_told else SEVERAL_PROJECTS, reason)
+    together = None if fruitless else halved(len(had))
+    rows = tx.picture_leases.give_back(attempt.id, together=together, fruitless=fruitless, error=error)
+    if lasting and len(had) == 1:
+        tx.picture_leases.fail([row.key for row in rows], error=error)
+    if undecided and len(had) == 1:
         rows = _note_failures(tx, attempt, rows, reason, at_ms=at_ms)
     if undecided or fruitless:
-        _give_up(tx, ctx, rows, message=f"{message} ({reason})")
+        _give_up(tx, ctx, rows, error=error)
 
 
 def _note_failures(
@@ -68,13 +77,13 @@ def _note_failures(
     )
 
 
-def _give_up(tx: Transaction, ctx: Context, rows: Sequence[PictureRow], *, message: str) -> None:
+def _give_up(tx: Transaction, ctx: Context, rows: Sequence[PictureRow], *, error: str) -> None:
     """Fail the pictures that were tried too often. Their orders are held."""
     policy = ctx.policy
     crashed = [row.key for row in rows if row.tries >= policy.max_crashed_machines]
-    tx.picture_leases.fail(crashed, error=f"{message}: it failed alone {policy.max_crashed_machines} times")
+    tx.picture_leases.fail(crashed, error=f"{error}: it failed alone {policy.max_crashed_machines} times")
     fruitless = [row.key for row in rows if row.key not in crashed and row.fruitless >= policy.max_fruitless]
-    tx.picture_leases.fail(fruitless, error=f"{message}: {policy.max_fruitless} leases with it came to nothing")
+    tx.picture_leases.fail(fruitless, error=f"{error}: {policy.max_fruitless} leases with it came to nothing")
 
 
 def _memory(tx: Transaction, attempt: AttemptRow) -> int:

@@ -7,7 +7,7 @@ from giornata.control.context import Context
 from giornata.control.pictures.picture_uploads import file_faults, projects_of, read_projects, stored_sizes
 from giornata.control.ports.node_queries.picture_store import LeaseResults, PictureKey, PictureOutcome
 from giornata.domain.errors import BlobMismatch, BlobMissing, Fault, InvalidInput, LeaseLost
-from giornata.domain.generation.picture import PictureState, fails_at_once, picture_key
+from giornata.domain.generation.picture import PictureState, error_words, fails_at_once, picture_key
 from giornata.protocol.node.pictures import (
     DrawnPicture,
     FailedPicture,
@@ -108,7 +108,7 @@ def _drawn(each: DrawnPicture) -> PictureOutcome:
 
 
 def _failed(each: FailedPicture) -> PictureOutcome:
-    return PictureOutcome(key=key_of(each), state=PictureState.FAILED, error=f"{each.message} ({each.reason})")
+    return PictureOutcome(key=key_of(each), state=PictureState.FAILED, error=error_words(each.message, each.reason))
 
 
 def key_of(each: PictureId) -> PictureKey:

@@ -82,6 +82,7 @@ def show_order(visit: Visit) -> Response:
         job=found.job,
         pictures=done,
         failed=[each for each in found.pictures if each.error],
+        undrawn=[each for each in found.pictures if each.last_error],
         is_active=found.job.state not in TERMINAL,
         more=found.next is not None,
     )

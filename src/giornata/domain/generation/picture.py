@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from giornata.domain.jobs.reasons import BLAME, Blame, Reason
+from giornata.domain.visible_text import visible_line
 
 ORDER_KINDS = frozenset({"generate", "grid", "preprocess"})
 """Kinds of job that are orders of pictures. No node gets such a job; nodes get leases of its pictures."""
@@ -17,6 +18,7 @@ NODE_KINDS: tuple[str, ...] = ("train", LEASE_KIND)
 FAILED_AGAIN_MS = 600_000
 """A machine that failed to draw a picture is not asked for it again for so long."""
 KEYS_BEGIN_WITH = "pictures/"
+MOST_ERROR_CHARS = 500
 
 
 def offered_kind(kind: str) -> str:
@@ -69,6 +71,13 @@ def is_fruitless(reason: Reason) -> bool:
 def fails_at_once(reason: Reason) -> bool:
     """Return True when no node can draw the picture."""
     return BLAME[reason] is Blame.JOB
+
+
+def error_words(message: str, reason: Reason) -> str:
+    """Return what a picture's owner reads of its failure: one short line that commands no terminal."""
+    line = visible_line(" ".join(message.split()))
+    shown = line if len(line) <= MOST_ERROR_CHARS else f"{line[: MOST_ERROR_CHARS - 1]}…"
+    return f"{shown} ({reason})"
 
 
 def picture_key(project_id: str, lease: str, sha256: str) -> str:

@@ -96,6 +96,17 @@ PARAMETERS = MappingProxyType(
     }
 )
 """Fields of the spec, and the parameter of the request that each came from."""
+FIELDS_OF = MappingProxyType(
+    {
+        "n": ("num_images_per_prompt",),
+        "size": ("width", "height"),
+        "quality": ("num_inference_steps",),
+        "output_format": ("image_format",),
+        "output_compression": ("quality",),
+        "moderation": ("safety_checker",),
+    }
+)
+"""Parameters, and the fields of the spec that are not known while the parameter is not."""
 
 
 class ImageData(Reply):

@@ -49,7 +49,10 @@ class OrderPicture(Reply):
         "something, and the project keeps such pictures. `unchecked`: imported, and no checker has seen it. "
         "`out-of-memory-once`: drawn again in a smaller batch.",
     )
-    error: str | None = Field(None, description="Why it could not be drawn.")
+    error: str | None = Field(None, description="Why it failed.")
+    last_error: str | None = Field(
+        None, description="Reason that the latest node gave which could not draw it, while it has not failed."
+    )
     filename: str = Field(description="A name for the file, which tells it from those of other orders.")
     request: SignedUrl | None = Field(None, description="Fetches the file, for a while.")
 

@@ -137,13 +137,14 @@ class PictureLeases(Queries, picture_store.PictureLeases):
         keys: Sequence[PictureKey] | None = None,
         together: int | None = None,
         fruitless: bool,
+        error: str | None = None,
     ) -> list[PictureRow]:
-        statement = _give_back(
-            self._dialect_name, some=keys is not None, bounded=together is not None, fruitless=fruitless
-        )
+        given = {"some": keys is not None, "bounded": together is not None, "told": error is not None}
+        statement = _give_back(self._dialect_name, **given, fruitless=fruitless)
         values: dict[str, Any] = {"wanted": attempt_id}
         values |= {} if keys is None else {ROWS: _as_rows(keys)}
         values |= {} if together is None else {"bound": together}
+        values |= {} if error is None else {"why": error}
         return [picture_of(row) for row in self._connection.execute(statement, values)]
 
     def awaiting(self, batch_key: str, *, lease: str) -> list[PictureRow]:
@@ -211,12 +212,14 @@ def _standing(dialect_name: str) -> sa.Select[Any]:
 
 
 @functools.cache
-def _give_back(dialect_name: str, *, some: bool, bounded: bool, fruitless: bool) -> Any:
+def _give_back(dialect_name: str, *, some: bool, bounded: bool, told: bool, fruitless: bool) -> Any:
     values = dict(FREE)
     if bounded:
         values["together"] = sa.bindparam("bound", type_=sa.SmallInteger())
     if fruitless:
         values["fruitless"] = pictures.c.fruitless + 1
+    if told:
+        values["error"] = sa.bindparam("why")
     statement = sa.update(pictures).where(STILL_TO_DRAW)
     if some:
         statement = statement.where(_same(_given(dialect_name)))

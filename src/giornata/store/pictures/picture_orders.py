@@ -111,6 +111,7 @@ _KEPT_FROM = (
         sa.func.count(picture_failures.c.number.distinct()).label("pictures"),
         sa.func.count(picture_failures.c.machine_id.distinct()).label("machines"),
         sa.func.min(picture_failures.c.at_ms).label("first_at_ms"),
+        sa.func.min(pictures.c.error).label("error"),
     )
     .select_from(
         picture_failures.join(

@@ -18,8 +18,9 @@ from giornata.domain.errors import InvalidInput
 from giornata.domain.generation.prompt_grammar import parse
 from giornata.protocol.generation.expand import picture_params, planned_pictures
 from giornata.protocol.generation.metadata import picture_params_of
-from giornata.protocol.generation.picture import PictureParams
-from giornata.protocol.generation.texts.a1111_text import fields_of_a1111, pairs_of
+from giornata.protocol.generation.picture import ModelUse, PictureParams
+from giornata.protocol.generation.schedulers import all_schedulers
+from giornata.protocol.generation.texts.a1111_text import a1111_text, fields_of_a1111, pairs_of
 from giornata.protocol.generation.texts.comfyui_nodes import NODE_TYPES
 from giornata.protocol.generation.texts.comfyui_workflow import comfyui_prompt
 from giornata.protocol.generation.texts.image_text import texts_of
@@ -176,6 +177,53 @@ def test_a1111s_own_file_becomes_fields_of_a_spec() -> None:
     (picture,) = planned_pictures("generate", spec.model_dump(mode="json"))
     (section,) = parse(picture.differs["prompt"])
     assert "".join(segment.text for segment in section) == "a {red|blue} cat, __hair__ (x),"
+
+
+A1111_AUTOMATIC = {  # by `samplers_k_diffusion` of its modules/sd_samplers_kdiffusion.py, and other samplers
+    "DPM++ 2M": "dpmpp_2m_karras",
+    "DPM++ SDE": "dpmpp_sde_karras",
+    "DPM++ 2M SDE": "dpmpp_2m_sde_exponential",
+    "DPM++ 2M SDE Heun": "dpmpp_2m_sde_heun_exponential",
+    "DPM++ 2S a": None,
+    "DPM++ 3M SDE": "dpmpp_3m_sde_exponential",
+    "Euler a": "euler_ancestral",
+    "Euler": "euler",
+    "LMS": "lms",
+    "Heun": "heun",
+    "DPM2": "dpm_2_karras",
+    "DPM2 a": "dpm_2_ancestral_karras",
+    "DPM fast": None,
+    "DPM adaptive": None,
+    "Restart": None,
+    "DDIM": "ddim",
+    "PLMS": "pndm",
+    "UniPC": "uni_pc",
+    "LCM": "lcm",
+}
+
+
+@pytest.mark.parametrize(("sampler", "name"), A1111_AUTOMATIC.items())
+def test_automatic_schedule_of_a1111_is_the_one_that_it_takes_for_the_sampler(sampler: str, name: str | None) -> None:
+    text = f"a\nSteps: 5, Sampler: {sampler}, Schedule type: Automatic, RNG: CPU, Version: v1.9.4"
+    fields, notes = fields_of_a1111(text)
+    assert fields.get("scheduler") == name
+    assert bool(notes) is (name is None)
+    earlier, _ = fields_of_a1111(text.replace(", Schedule type: Automatic", ""))
+    assert earlier.get("scheduler") in {None, name, (name or "").removesuffix("_karras").removesuffix("_exponential")}
+    assert not str(earlier.get("scheduler")).endswith(("karras", "exponential"))
+
+
+@pytest.mark.parametrize("name", all_schedulers())
+def test_a1111_takes_the_schedule_of_our_text_for_itself_or_for_its_uniform_one(name: str) -> None:
+    params = PictureParams(model=ModelUse(name="m"), prompt="a", width=64, height=64, seed=1, scheduler=name)
+    fields, _ = fields_of_a1111(a1111_text(params, version="v1.9.4"))
+    would_be_another = {"dpmpp_2m", "dpmpp_2m_sde", "dpmpp_2m_sde_heun", "dpmpp_3m_sde", "dpm_2", "dpm_2_ancestral"}
+    assert fields["scheduler"] == (f"{name}_linspace" if name in would_be_another else name)
+
+
+def test_text_of_an_earlier_version_of_ours_has_the_base_models_own_schedule() -> None:
+    fields, _ = fields_of_a1111("a\nSteps: 5, Sampler: DPM++ 2M, Schedule type: Automatic, Version: giornata 0.2.0")
+    assert fields["scheduler"] == "dpmpp_2m"
 
 
 def test_a1111_sampler_and_init_image_that_cannot_be_repeated_are_noted() -> None:

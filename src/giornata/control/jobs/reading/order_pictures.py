@@ -162,7 +162,8 @@ def picture_reply(ctx: Context, order: JobInShort, row: PictureRow) -> OrderPict
         size_bytes=row.size_bytes,
         media_type=media_type,
         flags=_flag_names(row.flags),
-        error=row.error,
+        error=row.error if row.state is PictureState.FAILED else None,
+        last_error=None if row.state is PictureState.FAILED else row.error,
         filename=filename,
         request=None if key is None else signed_get(ctx, key, filename=filename, media_type=media_type),
     )

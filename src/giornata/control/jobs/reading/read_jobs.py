@@ -177,6 +177,7 @@ def _why_the_rest_waits(
     again_at = instant(kept.first_at_ms + FAILED_AGAIN_MS)
     machines = "1 machine" if kept.machines == 1 else f"{kept.machines} machines"
     said = f"{kept.pictures} of its pictures could not be drawn on {machines}"
+    said += f" (such as: {kept.error})" if kept.error else ""
     return f"{said}; they are tried there again at {again_at:%H:%M:%S} UTC, or elsewhere before", again_at
 
 
@@ -206,7 +207,9 @@ def _with_pictures(tx: Transaction, order: Job) -> Job:
     """Return the reply with the order's pictures counted by state; its step is the number of those that succeeded."""
     counts = PictureCounts.model_validate(dict(tx.picture_orders.counts(order.id)))
     paces = _paces(tx.spending.picture_times(order.id)) if order.state in TERMINAL else ()
-    return order.model_copy(update={"pictures": counts, "step": counts.succeeded, "picture_paces": paces})
+    error = tx.picture_orders.first_error(order.id) if counts.failed else None
+    found = {"pictures": counts, "step": counts.succeeded, "picture_error": error, "picture_paces": paces}
+    return order.model_copy(update=found)
 
 
 def _paces(times: Iterable[PictureTime]) -> tuple[PicturePace, ...]:

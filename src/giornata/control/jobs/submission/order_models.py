@@ -1,6 +1,6 @@
 """Prepare an order of pictures before the transaction that submits it: bring its models, and look at its masks."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from giornata.control.access.permissions import require_write
 from giornata.control.caller import Caller
@@ -34,15 +34,35 @@ def bring_order_models(ctx: Context, caller: Caller, request: SubmitJob) -> Pars
         places = [each for each in named if is_brought(each) or each.role == "lora"]
         found += bring_models(ctx, caller.project_id, places) if places else []
     if found:
-        raise InvalidInput([*found, *_others(ctx, caller, request, found)])
+        raise InvalidInput([*found, *_others(ctx, caller, request, found, parsed_spec=(parsed, faults))])
     return parsed, faults
 
 
-def _others(ctx: Context, caller: Caller, request: SubmitJob, found: list[Fault]) -> Iterator[Fault]:
+def faults_beside(ctx: Context, caller: Caller, request: SubmitJob, *, unread: Collection[str] = ()) -> list[Fault]:
+    """Return every fault of a job that is refused for something else. `unread` are fields that its spec lacks
+    because they could not be read.
+
+    It brings no model. Raises Forbidden.
+    """
+    require_write(caller, request.kind)
+    parsed = parse_spec(request.kind, request.spec, as_written=True, unread=unread)
+    found = mask_faults(ctx, caller.project_id, request.spec) if request.kind in ORDER_KINDS else []
+    return [*found, *_others(ctx, caller, request, found, parsed_spec=parsed, is_complete=False)]
+
+
+def _others(
+    ctx: Context,
+    caller: Caller,
+    request: SubmitJob,
+    found: list[Fault],
+    *,
+    parsed_spec: ParsedSpec,
+    is_complete: bool = True,
+) -> Iterator[Fault]:
     """Yield the faults that the submission finds at other places: of a place one fault is enough."""
     places = {fault.where.removesuffix(".sha256") for fault in found}
     try:
         with ctx.store.read() as tx:
-            prepare_job(ctx, tx, caller, request, notes_use=False)
+            prepare_job(ctx, tx, caller, request, parsed_spec=parsed_spec, notes_use=False, is_complete=is_complete)
     except InvalidInput as refusal:
         yield from (fault for fault in refusal.faults if fault.where.removesuffix(".sha256") not in places)

@@ -12,7 +12,7 @@ from giornata.control.context import Context
 from giornata.control.jobs.submission.length_faults import length_check, prompts_of, within
 from giornata.control.jobs.submission.quota_faults import quota_faults, request_for
 from giornata.control.jobs.submission.spec_faults import ParsedSpec, in_steps, parse_spec
-from giornata.control.models.resolve import is_brought, resolve_base, resolve_models
+from giornata.control.models.resolve import ModelPlace, not_looked_up, resolve_base, resolve_models
 from giornata.control.pictures.annotator_nodes import annotator_faults
 from giornata.control.ports.store import Transaction
 from giornata.control.ports.user_queries.records import ItemRecord, JobRecord
@@ -61,6 +61,7 @@ def prepare_job(
     parsed_spec: ParsedSpec | None = None,
     notes_use: bool = True,
     standing: QuotaStanding | None = None,
+    is_complete: bool = True,
 ) -> JobRecord:
     """Return the row of the new job. Raises InvalidInput with everything that is wrong with the request, and
     Forbidden for a kind that is the operator's alone.
@@ -69,13 +70,14 @@ def prepare_job(
     they were not given, and epochs are turned into steps. An order's models have their sha256. `parsed_spec` is what
     `parse_spec` returned for this request, if it was asked already. `notes_use` is False when nothing is submitted:
     the registry does not count it as a use of these models, and the datasets are not held. `standing` is how the
-    project stands to its quotas, where that has been read already. Raises OverQuota where limits of the project are
-    all that is in the way.
+    project stands to its quotas, where that has been read already. `is_complete` is False for an order of which some
+    fields could not be read: it is refused anyway. Raises OverQuota where limits of the project are all that is in
+    the way.
     """
     if request.kind == PRETRAIN_KIND:
         require_root_admin(caller)  # it reads and writes wherever the operator's cluster can
     parsed, found = parsed_spec or parse_spec(request.kind, request.spec, as_written=True)
-    is_sound, faults = not found, list(found)
+    is_sound, faults = is_complete and not found, list(found)
     faults += _size_faults(ctx, request)
     faults += [*text_faults("name", request.name), *label_faults(request.labels)]
     faults += _dataset_faults(ctx, tx, caller, request, parsed, holds=notes_use)
@@ -220,11 +222,23 @@ def _named_models_spec(request: SubmitJob, parsed: Message | None) -> dict[str, 
 def _model_faults(
     ctx: Context, tx: Transaction, caller: Caller, spec: Mapping[str, Any], *, is_sound: bool, notes_use: bool
 ) -> list[Fault]:
-    """Resolve the models of an order, and return their faults. Of a spec with faults of its own only names of the
-    registry are looked up: nothing was brought for it."""
-    places = [each for each in named_models(spec) if is_sound or not is_brought(each)]
+    """Resolve the models of an order, and return their faults. Of a spec with faults of its own only what the
+    registry has is looked up: nothing was brought for it, and a fault says so."""
+    places = list(named_models(spec))
+    unknown = [] if is_sound else not_looked_up(tx, caller.project_id, places)
+    passed_over = {each.where for each in unknown}
+    places = [each for each in places if each.where not in passed_over]
     faults = resolve_models(tx, ctx, caller.project_id, places, notes_use=notes_use) if places else []
-    return [*faults, *_unmasked_faults(spec)]
+    return [*faults, *_unmasked_faults(spec), *_of_unknown(unknown)]
+
+
+def _of_unknown(places: Sequence[ModelPlace]) -> Iterable[Fault]:
+    """Yield a note of the models that were not looked up, which may have faults as well."""
+    if places:
+        shown = ", ".join(each.where.removeprefix("spec.") for each in places[:SHOWN])
+        shown += f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+        message = f"names models by reference or sha256 that were not looked up: {shown}"
+        yield Fault(where="spec", message=message, hint="mend the other faults first")
 
 
 def _unmasked_faults(spec: Mapping[str, Any]) -> Iterable[Fault]:

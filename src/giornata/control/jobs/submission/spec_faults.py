@@ -1,7 +1,7 @@
 """Find the faults of a spec, in words that name its fields."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from giornata.control.text_limits import text_faults
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.generation.checks.contradictions import order_contradictions
 from giornata.protocol.generation.checks.prompt_faults import prompt_faults
+from giornata.protocol.generation.checks.readable import Unread, readable
 from giornata.protocol.generation.preprocess import PreprocessSpec, preprocess_faults
 from giornata.protocol.generation.schedulers import with_one_scheduler
 from giornata.protocol.generation.specs import OrderFields
@@ -31,11 +32,14 @@ ParsedSpec = tuple[Message | None, list[Fault]]
 """A spec of its kind, and its faults; None for a spec that cannot be one."""
 
 
-def parse_spec(kind: str, spec: Mapping[str, Any], *, as_written: bool = False) -> ParsedSpec:
+def parse_spec(
+    kind: str, spec: Mapping[str, Any], *, as_written: bool = False, unread: Collection[str] = ()
+) -> ParsedSpec:
     """Return the spec of this kind, or every fault that keeps it from being one.
 
-    Contradictions between fields are looked for when each field is fine by itself. `as_written`: text is no number,
-    as in any other JSON that comes in.
+    Contradictions between fields are looked for when each field is fine by itself; those of an order between the
+    fields that are. `as_written`: text is no number, as in any other JSON that comes in. `unread` are fields of an
+    order that the spec lacks because they could not be read.
     """
     expected = spec_type(kind)
     if kind in PLATFORM_KINDS:
@@ -52,15 +56,34 @@ def parse_spec(kind: str, spec: Mapping[str, Any], *, as_written: bool = False) 
             check_as_written(expected, spec)
         parsed = expected.model_validate(spec)
     except ValidationError as error:
-        found = [fault for detail in error.errors(include_url=False) for fault in _faults(expected, detail)]
-        return None, [*found, *faults]
+        details = error.errors(include_url=False)
+        found = [fault for detail in details for fault in _faults(expected, detail)]
+        others = _of_the_rest(expected, spec, details, unread) if issubclass(expected, OrderFields) else []
+        return None, [*found, *others, *faults]
     if isinstance(parsed, PretrainSpec):
         faults += [replace(each, where=f"spec.config.{each.where}") for each in folder_faults(parsed.config)]
     elif isinstance(parsed, OrderFields):
-        faults += order_contradictions(parsed)
+        faults += order_contradictions(parsed, Unread(settings=frozenset(unread)))
     elif isinstance(parsed, PreprocessSpec):
         faults += preprocess_faults(parsed)
     return parsed, faults
+
+
+def _of_the_rest(
+    expected: type[OrderFields], spec: Mapping[str, Any], details: Iterable[ErrorDetails], unread: Collection[str]
+) -> list[Fault]:
+    """Return the contradictions between those fields of an order that have no fault of their own."""
+    meant = [near for each in details if each["type"] == "extra_forbidden" for near in _near(expected, each)]
+    places = [each["loc"] for each in details if each["loc"]]
+    rest = readable(expected, spec, places, unread=[*unread, *meant])
+    found: list[Fault] = []
+    for each in (*([rest] if places else []), rest.countable()):
+        try:
+            return [*found, *order_contradictions(expected.model_validate(each.fields), each.unread)]
+        except ValidationError as error:  # how many pictures they make: each field is fine by itself
+            whole = (detail for detail in error.errors(include_url=False) if not detail["loc"])
+            found += [fault for detail in whole for fault in _faults(expected, detail)]
+    return found
 
 
 def parse_plain(expected: type[Message], spec: Mapping[str, Any]) -> ParsedSpec:
@@ -106,7 +129,7 @@ def _faults(expected: type[BaseModel], detail: ErrorDetails) -> Iterable[Fault]:
         case "extra_forbidden" if place in NOT_OFFERED:
             yield Fault(where=where, message="is not a field here", hint=NOT_OFFERED[place])
         case "extra_forbidden":
-            near = difflib.get_close_matches(place, _names(expected), n=1, cutoff=ALIKE)
+            near = _near(expected, detail)
             yield Fault(
                 where=where, message="unknown field", hint=f"did you mean {near[0]}?" if near else "remove it"
             )
@@ -117,6 +140,12 @@ def _faults(expected: type[BaseModel], detail: ErrorDetails) -> Iterable[Fault]:
             yield from _contradictions(expected, _words(detail))
         case _:
             yield Fault(where=where, message=_words(detail) + _given(detail))
+
+
+def _near(expected: type[BaseModel], detail: ErrorDetails) -> list[str]:
+    """Return the field that an unknown one may mean; none, if there is none like it."""
+    place = ".".join(str(part) for part in detail["loc"])
+    return difflib.get_close_matches(place, _names(expected), n=1, cutoff=ALIKE)
 
 
 def _contradictions(expected: type[BaseModel], message: str) -> list[Fault]:

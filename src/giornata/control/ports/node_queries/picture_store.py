@@ -26,7 +26,7 @@ class PictureRow:
 
     `differs` is what the picture has instead of its order's spec. `together` bounds the pictures of a lease that this
     picture is in. `lease` is the present or latest attempt. `place` counts the pictures of the order from 1 in the
-    order in which they ended; numbers may be missing.
+    order in which they ended; numbers may be missing. `error` is why it failed, or was not drawn the last time.
     """
 
     order_id: str
@@ -145,12 +145,13 @@ class OrderSpec:
 class KeptFrom:
     """Queued pictures of an order that machines failed to draw, and are not asked for again for a while.
 
-    `first_at_ms` is the first of the failures.
+    `first_at_ms` is the first of the failures. `error` is what a node said of one of the pictures.
     """
 
     pictures: int
     machines: int
     first_at_ms: int
+    error: str | None
 
 
 class PictureOrders(Protocol):
@@ -258,9 +259,11 @@ class PictureLeases(Protocol):
         keys: Sequence[PictureKey] | None = None,
         together: int | None = None,
         fruitless: bool,
+        error: str | None = None,
     ) -> list[PictureRow]:
         """Put pictures that the lease still has into the queue again, all or those of `keys`; return them as they are
-        now. `together` bounds the size of their next lease. `fruitless` counts a lease that came to nothing.
+        now. `together` bounds the size of their next lease. `fruitless` counts a lease that came to nothing. `error`
+        says why they were not drawn; without it they keep what was said before.
 
         Pictures of an order that is paused become paused.
         """

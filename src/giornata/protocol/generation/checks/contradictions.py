@@ -1,7 +1,7 @@
 """Settings of a picture that contradict each other."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from giornata.domain.errors import Fault
 from giornata.protocol.generation.annotators import annotator_faults
+from giornata.protocol.generation.checks.readable import Unread
 from giornata.protocol.generation.expand import changes_of, picture_params
 from giornata.protocol.generation.grid import GridSpec, cell_changes, grid_cell
 from giornata.protocol.generation.picture import ImageFormat, PictureParams
@@ -18,6 +19,7 @@ from giornata.protocol.generation.specs import GENERATE_KIND, GenerateSpec, Orde
 MOST_FAULTS = 100
 MOST_CHARS = 500
 NO_VALUES: Mapping[str, str] = MappingProxyType({})
+ALL_READ = Unread()
 TELLING = frozenset(
     {
         *("width", "height", "num_inference_steps", "image", "mask", "strength", "controlnets", "embeddings"),
@@ -27,28 +29,32 @@ TELLING = frozenset(
 """Settings of an entry that may contradict others. Values of axes are looked at here for the first time."""
 
 
-def order_contradictions(spec: OrderFields) -> list[Fault]:
+def order_contradictions(spec: OrderFields, unread: Unread = ALL_READ) -> list[Fault]:
     """Return the contradictions of each of an order's pictures, equal settings looked at once.
 
     A value of an axis that its setting cannot have is told at its own place, and so is an axis that leads nowhere;
-    the other axes are looked at without it.
+    the other axes are looked at without it. What is `unread` contradicts nothing.
     """
     shared = spec.model_dump(mode="json")
     faults: list[Fault] = []
     numbers: list[int] = []
     if isinstance(spec, GridSpec):
-        faults, numbers = _lost_axes(spec, shared)
-        spec = spec.model_copy(update={"axes": tuple(spec.axes[number] for number in numbers)})
+        came = unread.axis_numbers(len(spec.axes))
+        faults, kept = _lost_axes(spec, shared, came)
+        spec = spec.model_copy(update={"axes": tuple(spec.axes[each] for each in kept)})
+        numbers = [came[each] for each in kept]
     seen: set[str] = set()
     told_of_all: set[str] = set()
     for place, changes in enumerate(changes_of(spec, shared)):
+        if isinstance(spec, GenerateSpec) and place - len(spec.prompts) in unread.entries:
+            continue
         told = {name: value for name, value in changes.items() if name in TELLING or isinstance(spec, GridSpec)}
         if (key := json.dumps(told, sort_keys=True)) in seen:
             continue
         seen.add(key)
         where = _where(spec, place)
         values = _values_of(spec, place, numbers) if isinstance(spec, GridSpec) else {}
-        for fault in _of_picture(shared, told, where, values):
+        for fault in _of_picture(shared, told, where, values, unread.settings - changes.keys()):
             said = f"{fault.where.removeprefix(where)} {fault.message}"
             faults += [fault] if said not in told_of_all else []
             told_of_all |= {said} if where in {"spec", "spec.axes"} else set()
@@ -57,20 +63,21 @@ def order_contradictions(spec: OrderFields) -> list[Fault]:
     return faults
 
 
-def _lost_axes(spec: GridSpec, shared: dict[str, Any]) -> tuple[list[Fault], list[int]]:
-    """Return the faults of axes that lead nowhere, and the numbers of the others."""
+def _lost_axes(spec: GridSpec, shared: dict[str, Any], came: Sequence[int]) -> tuple[list[Fault], list[int]]:
+    """Return the faults of axes that lead nowhere, and the others by their places in `spec`. `came` has the place of
+    each in the spec as it came."""
     faults: list[Fault] = []
-    numbers: list[int] = []
+    kept: list[int] = []
     for number in range(len(spec.axes)):
-        kept = tuple(spec.axes[each] for each in (*numbers, number))
+        axes = tuple(spec.axes[each] for each in (*kept, number))
         try:
-            cell_changes(spec.model_copy(update={"axes": kept}), shared, 0)
+            cell_changes(spec.model_copy(update={"axes": axes}), shared, 0)
         except ValueError as error:
             hint = "such as loras.0.weight, where the spec has a LoRA"
-            faults.append(Fault(where=f"spec.axes.{number}", message=str(error), hint=hint))
+            faults.append(Fault(where=f"spec.axes.{came[number]}", message=str(error), hint=hint))
         else:
-            numbers.append(number)
-    return faults, numbers
+            kept.append(number)
+    return faults, kept
 
 
 def _values_of(spec: GridSpec, combination: int, numbers: list[int]) -> dict[str, str]:
@@ -82,7 +89,11 @@ def _values_of(spec: GridSpec, combination: int, numbers: list[int]) -> dict[str
 
 
 def _of_picture(
-    shared: dict[str, Any], told: dict[str, Any], where: str, values: Mapping[str, str] = NO_VALUES
+    shared: dict[str, Any],
+    told: dict[str, Any],
+    where: str,
+    values: Mapping[str, str] = NO_VALUES,
+    unread: frozenset[str] = frozenset(),
 ) -> Iterator[Fault]:
     """Yield the faults of one picture. `values` are the places of the settings that axes change."""
     try:
@@ -96,7 +107,7 @@ def _of_picture(
             inside = (place for name, place in values.items() if f"{field}.".startswith(f"{name}."))
             yield Fault(where=next(inside, where), message=said[:MOST_CHARS])
         return
-    yield from picture_contradictions(params, where=where)
+    yield from picture_contradictions(params, where=where, unread=unread)
 
 
 def _where(spec: OrderFields, place: int) -> str:
@@ -106,17 +117,21 @@ def _where(spec: OrderFields, place: int) -> str:
     return "spec" if entry < 0 else f"spec.pictures.{entry}"
 
 
-def picture_contradictions(params: PictureParams, *, where: str = "spec") -> Iterator[Fault]:
-    """Yield the contradictions between the settings of one picture."""
+def picture_contradictions(
+    params: PictureParams, *, where: str = "spec", unread: frozenset[str] = frozenset()
+) -> Iterator[Fault]:
+    """Yield the contradictions between the settings of one picture, but for those with a setting that is unread."""
     fault = partial(_fault, where)
-    if params.mask is not None and params.image is None:
+    if params.mask is not None and params.image is None and "image" not in unread:
         yield fault("mask", "has no effect without image", "give the picture to change as image")
-    if params.image is not None and int(params.num_inference_steps * params.strength) < 1:
+    is_read = unread.isdisjoint({"strength", "num_inference_steps"})
+    if is_read and params.image is not None and int(params.num_inference_steps * params.strength) < 1:
         message = f"{params.strength:g} of {params.num_inference_steps} steps is no step"
         yield fault("strength", message, "raise strength or num_inference_steps")
-    if params.quality != PictureParams.model_fields["quality"].default and params.image_format is ImageFormat.PNG:
+    is_png = params.image_format is ImageFormat.PNG and "image_format" not in unread
+    if is_png and params.quality != PictureParams.model_fields["quality"].default:
         yield fault("quality", "has no effect on PNG files", "set image_format to jpeg or webp")
-    yield from _of_second_model_and_pass(params, where)
+    yield from _of_second_model_and_pass(params, where, unread)
     for number, control in enumerate(params.controlnets):
         if control.start >= control.end:
             yield fault(f"controlnets.{number}.start", "is not before end", "both are shares of the steps")
@@ -130,7 +145,7 @@ def picture_contradictions(params: PictureParams, *, where: str = "spec") -> Ite
         yield fault("embeddings", f"two of them are the word {token}", "give each a token of its own")
 
 
-def _of_second_model_and_pass(params: PictureParams, where: str) -> Iterator[Fault]:
+def _of_second_model_and_pass(params: PictureParams, where: str, unread: frozenset[str]) -> Iterator[Fault]:
     fault = partial(_fault, where)
     refiner, second = params.refiner, params.high_resolution
     if refiner is not None and not 0 < refiner.switch_at < 1:
@@ -144,10 +159,12 @@ def _of_second_model_and_pass(params: PictureParams, where: str) -> Iterator[Fau
         yield fault("high_resolution", "conflicts with refiner", "choose one; both begin where the base has ended")
     if params.image is not None:
         yield fault("high_resolution", "conflicts with image", "draw the image at its final size")
-    if second.width * second.height <= params.width * params.height:
+    is_read = unread.isdisjoint({"width", "height"})
+    if is_read and second.width * second.height <= params.width * params.height:
         message = f"{second.width}×{second.height} is no larger than {params.width}×{params.height}"
         yield fault("high_resolution", message, "the second pass enlarges the first")
-    if int((second.num_inference_steps or params.num_inference_steps) * second.strength) < 1:
+    steps = second.num_inference_steps or (None if "num_inference_steps" in unread else params.num_inference_steps)
+    if steps is not None and int(steps * second.strength) < 1:
         yield fault("high_resolution.strength", "leaves no step", "raise strength or num_inference_steps")
 
 

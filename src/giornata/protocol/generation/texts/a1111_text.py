@@ -7,6 +7,7 @@ with a comma, a colon or a line break is a JSON string.
 import json
 import re
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from giornata.domain.generation.prompt_choices import WILDCARD_NAME
@@ -31,6 +32,20 @@ REPEATED = frozenset(
 )
 """Pairs that fields of a spec repeat, and such as say nothing about the picture."""
 LATENT_UPSCALER = "Latent"
+AUTOMATIC, UNIFORM = "Automatic", "Uniform"
+OURS = "giornata"
+AUTOMATIC_SCHEDULES: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("DPM++ 2M", "DPM++ SDE", "DPM++ 2S a", "DPM2", "DPM2 a", "Restart"), "Karras"),
+        **dict.fromkeys(("DPM++ 2M SDE", "DPM++ 2M SDE Heun", "DPM++ 3M SDE"), "Exponential"),
+    }
+)
+"""The noise schedule that `Automatic` means for a sampler of A1111 since 1.9. With any other sampler it means none.
+
+It is the option `scheduler` of `samplers_k_diffusion` in `modules/sd_samplers_kdiffusion.py` of
+AUTOMATIC1111/stable-diffusion-webui, which `KDiffusionSampler.get_sigmas` there takes for `Automatic`. Texts of
+earlier versions name no schedule apart from the sampler.
+"""
 _PAIR = re.compile(r'\s*([^:,"]+):\s*("(?:\\.|[^"\\])*"|[^,]*)(?:,|$)')
 _NUMBER = re.compile(r"[+-]?\d{1,20}(?:\.\d{0,20})?", re.ASCII)
 _SIZE = re.compile(r"(\d+)\s*x\s*(\d+)")
@@ -84,8 +99,13 @@ def _pairs(params: PictureParams, version: str) -> Iterator[tuple[str, str | Non
 
 
 def _sampler(name: str) -> tuple[str, str | None]:
-    """Return sampler and schedule by A1111's names; the canonical name where A1111 has none."""
+    """Return sampler and schedule by A1111's names; the canonical name where A1111 has none.
+
+    The base model's own schedule is `Uniform` where A1111 would take another one for `Automatic`.
+    """
     sampler, schedule = all_schedulers()[name].a1111
+    if schedule == AUTOMATIC and sampler in AUTOMATIC_SCHEDULES:
+        schedule = UNIFORM
     return (sampler, schedule) if sampler else (name, None)
 
 
@@ -206,6 +226,8 @@ def _larger(pairs: Mapping[str, str], fields: Mapping[str, Any]) -> tuple[int, i
 
 def _read_scheduler(pairs: Mapping[str, str], fields: dict[str, Any], notes: list[str]) -> None:
     sampler, schedule = pairs.get("Sampler", ""), pairs.get("Schedule type", "")
+    if schedule == AUTOMATIC and not pairs.get("Version", "").startswith(OURS):
+        schedule = AUTOMATIC_SCHEDULES.get(sampler, AUTOMATIC)
     for spelled in dict.fromkeys((f"{sampler} {schedule}".strip(), sampler)):
         try:
             fields["scheduler"] = canonical_scheduler(spelled)
