@@ -132,7 +132,7 @@ def logout(
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Forget a server, and end the key of the login.
+    """Forget a saved server, and revoke the key of the login.
 
     A key that you gave with --key stays valid: giornata key revoke ends it.
     """
