@@ -42,7 +42,8 @@ class OrderFields(PictureFields):
         validation_alias=AliasChoices("num_images_per_prompt", "n", "repeats"),
     )
     wildcards: Wildcards = Field(
-        default_factory=dict, description="Lists of texts by name, for __name__ in prompts: {color: [red, blue]}."
+        default_factory=dict,
+        description='Lists of texts by name, for __name__ in prompts: {"color": ["red", "blue"]}.',
     )
     prompt_loras: dict[str, ModelUse] = Field(
         default_factory=dict,

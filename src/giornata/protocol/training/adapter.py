@@ -91,7 +91,7 @@ class AdapterFields(Message):
     rank_pattern: dict[Pattern, Rank] = Field(
         {},
         max_length=256,
-        description="Ranks for layers whose name ends with or matches the key, such as {'attn2.to_k': 4}. Other "
+        description='Ranks for layers whose name ends with or matches the key, such as {"attn2.to_k": 4}. Other '
         "layers have the field rank.",
     )
     alpha_pattern: dict[Pattern, Alpha] = Field(

@@ -184,7 +184,7 @@ class OptimizationFields(Message):
     optimizer_args: Annotated[dict[str, ArgValue], BeforeValidator(_read_args)] = Field(
         {},
         max_length=16,
-        description="Further arguments of the optimizer, by the names of its package: {'d_coef': 2}. An argument "
+        description='Further arguments of the optimizer, by the names of its package: {"d_coef": 2}. An argument '
         "replaces the adam_* field with the same meaning. The form NAME=VALUE of sd-scripts is "
         "accepted.",
     )
@@ -208,8 +208,8 @@ class OptimizationFields(Message):
     block_learning_rates: Annotated[dict[BlockName, Rate], BeforeValidator(_read_block_rates)] = Field(
         {},
         max_length=256,
-        description="Learning rates of parts of the UNet, in place of learning_rate: {'down_blocks': 5e-5, "
-        "'mid_block': 0}. The longest matching name counts; 0 freezes that part. The 23 rates of "
+        description='Learning rates of parts of the UNet, in place of learning_rate: {"down_blocks": 5e-5, '
+        '"mid_block": 0}. The longest matching name counts; 0 freezes that part. The 23 rates of '
         "sd-scripts' block_lr for SDXL are accepted.",
         validation_alias=AliasChoices("block_learning_rates", "block_lr"),
     )

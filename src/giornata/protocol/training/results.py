@@ -16,8 +16,8 @@ class ResultFields(Message):
 
     checkpointing_steps: int | Literal["auto"] = Field(
         "auto",
-        description="Number of steps between checkpoints. auto: as few as the fleet's rate of interruptions makes "
-        "worth their cost.",
+        description="Number of steps between checkpoints. auto: balances the cost of checkpoints against work lost "
+        "by interruptions.",
         validation_alias=AliasChoices("checkpointing_steps", "save_every_n_steps"),
     )
     checkpoints_keep_latest: int = Field(
