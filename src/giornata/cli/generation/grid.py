@@ -168,7 +168,7 @@ def _misplaced(asked: GridOptions, *, show: str | None, retry: str | None) -> li
 
 def _cells_without_retry(cells: list[int] | None) -> list[Fault]:
     hint = "say which grid, with --retry JOB"
-    return [Fault(where="--cell", message="chooses cells that are drawn again", hint=hint)] if cells else []
+    return [Fault(where="--cell", message="applies only with --retry", hint=hint)] if cells else []
 
 
 def _of_new(settings: Settings, order: CheckedOrder, out: Output, results: ResultOptions) -> int:

@@ -95,7 +95,7 @@ def _run(words: list[str]) -> tuple[int, dict[str, Any]]:
     if "faults" in report:
         raise InvalidInput(Fault(**each) for each in report["faults"])
     if code not in {0, EXIT_STOPPED}:
-        raise GiornataError(report.get("error", "the run did not end well; its last words are above"))
+        raise GiornataError(report.get("error", "the run failed; its last messages are above"))
     return code, report
 
 

@@ -91,7 +91,7 @@ def simulate(
         # That a provider is away for an hour is part of a scenario.
         logging.getLogger("giornata.loops").setLevel(logging.CRITICAL)
         if compare is not None and not opened:
-            raise InvalidInput([Fault(where="--compare", message="draws pictures", hint="give --open, too")])
+            raise InvalidInput([Fault(where="--compare", message="applies only with --open", hint="add --open")])
         _check_extra()
         of_rules = {AFFINITY: simulate_affinity, AUDITS: simulate_audits}
         if scenario in of_rules:
@@ -107,7 +107,7 @@ def simulate(
             return
         if scenario not in SCENARIOS:
             hint = f"one of {', '.join((*SCENARIOS, *of_rules))}"
-            raise InvalidInput([Fault(where="scenario", message=f"there is no {scenario}", hint=hint)])
+            raise InvalidInput([Fault(where="scenario", message=f"there is no scenario {scenario}", hint=hint)])
         scene = sized(SCENARIOS[scenario], jobs=jobs, nodes=nodes)
         beside = None if compare is None else _saved(compare, scene, seed=seed)
         with (

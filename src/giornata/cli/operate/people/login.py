@@ -308,4 +308,4 @@ def _projects_of(address: str, key: str) -> list[str]:
             raise Unauthenticated(f"{address} does not know this key", hint=hint) from None
         except Forbidden:
             hint = "Log in with a key of scope member or admin. A node joins with: giornata node --join URL#KEY"
-            raise Forbidden("this key is one for nodes", hint=hint) from None
+            raise Forbidden("this key has the scope node, which only nodes can use", hint=hint) from None

@@ -207,7 +207,7 @@ def heads_of(path: Path, *, where: str) -> dict[str, ChainLink]:
             project_id, head = _head(line["head"], where=where)
             found[project_id] = head
     if not found:
-        raise InvalidInput([Fault(where=where, message=f"{path} names no head", hint=HINT)])
+        raise InvalidInput([Fault(where=where, message=f"{path} has no line with a head", hint=HINT)])
     return found
 
 
