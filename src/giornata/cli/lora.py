@@ -80,7 +80,8 @@ def resize(
         ),
     ] = None,
     alpha: Annotated[
-        float | None, typer.Option(help="Alpha of the new file. Default: as keeps the strength.", show_default=False)
+        float | None,
+        typer.Option(help="Alpha of the new file. Default: the value that keeps the strength.", show_default=False),
     ] = None,
     dtype: DtypeOption = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,

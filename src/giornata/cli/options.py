@@ -59,7 +59,7 @@ def job_ids(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 CLASS_FOLDER = "--class-data-dir"
-JOB_HELP = "Id of the job, the beginning of the id, the name of the job, or last for the newest job."
+JOB_HELP = "Id of the job, the beginning of the id, the name of the job, or: last (the newest job)."
 JobId = Annotated[str, typer.Argument(metavar="JOB", help=JOB_HELP, show_default=False, autocompletion=job_ids)]
 DataOption = Annotated[Path | None, flag("data")]
 PlacesOption = Annotated[int | None, flag("places")]

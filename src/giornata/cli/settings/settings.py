@@ -377,8 +377,7 @@ class Settings(BaseSettings):
     )
     shared_compile_cache: bool = Field(
         False,
-        description="true: download compiled kernels from other nodes and share this node's. Needs "
-        "compile_cache_key.",
+        description="Download compiled kernels from other nodes and share this node's. Needs compile_cache_key.",
     )
     compile_cache_key: str | None = Field(
         None,
