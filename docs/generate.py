@@ -1,6 +1,7 @@
 """Writes the generated parts of the docs from the code. `--check` says which pages are out of date."""
 
 import importlib
+import json
 import math
 import re
 import sys
@@ -31,6 +32,8 @@ from giornata.protocol.training.foreign_names import NOT_OFFERED
 from giornata.protocol.training.optimizer_args import ARGS
 
 HERE = Path(__file__).parent
+NOTHING = "none"
+"""Default of a TOML field that may be left out and has no value then."""
 
 
 def reasons_table() -> str:
@@ -49,7 +52,7 @@ def settings_table() -> str:
     """Every setting with its variable, default and meaning."""
     rows = []
     for name, field in Settings.model_fields.items():
-        default = "" if field.default_factory is not None or field.default is None else f"`{field.default}`"
+        default = _default(field.default, field.default_factory)
         earlier = "".join(f" Earlier name: `{old}`." for old, new in OLD_NAMES.items() if new == name)
         rows.append(f"| `{name}` | `GIORNATA_{name.upper()}` | {default} | {field.description}{earlier} |")
     return "\n".join(["| setting | variable | default | meaning |", "|---|---|---|---|", *rows])
@@ -69,7 +72,7 @@ def fleet_tables() -> str:
 
 
 def _default(value: object, factory: object) -> str:
-    return "" if factory is not None or value is None else f"`{value}`"
+    return "" if factory is not None or value is None else f"`{_plain(value)}`"
 
 
 def pretraining_table() -> str:
@@ -84,7 +87,7 @@ def pretraining_table() -> str:
             if "properties" in table:
                 add(table["properties"], table.get("required", []), f"{before}{name}.")
                 continue
-            default = "required" if name in required else f"`{_plain(each['default'])}`"
+            default = "required" if name in required else _default(each["default"], None) or NOTHING
             meaning = " ".join(each.get("description", "").split())
             rows.append(f"| `{before}{name}` | {default} | {_values(each, schema['$defs'])} | {meaning} |")
 
@@ -134,7 +137,7 @@ def spec_table(spec: type[BaseModel], *, besides: type[BaseModel] | None = None)
         if besides is not None and name in besides.model_fields:
             continue
         value = "" if field.is_required() else _plain(field.get_default(call_default_factory=True))
-        default = "required" if field.is_required() else f"`{value}`" if value not in {"", "{}"} else ""
+        default = "required" if field.is_required() else f"`{value}`" if value not in {"", "{}", "[]"} else ""
         rows.append(f"| `{name}` | {default} | {_values(properties[name], definitions)} | {field.description} |")
     return "\n".join(["| field | default | values | meaning |", "|---|---|---|---|", *rows])
 
@@ -220,7 +223,18 @@ def foreign_names_table() -> str:
 
 
 def _plain(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+    """The value as a user writes it, in TOML as in JSON: true, ["a", "b"]. Text stands without quotation marks."""
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(_item(each) for each in value)}]"
+    return json.dumps(value)
+
+
+def _item(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key} = {_item(each)}' for key, each in value.items())}}}"
+    return json.dumps(value)
 
 
 def optimizer_args_table() -> str:

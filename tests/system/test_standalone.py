@@ -323,7 +323,7 @@ def test_an_engine_that_dies_before_it_is_ready_is_tried_again(tool, tmp_path):
     error = json.loads(said)["error"]
     assert error["reason"] == "crashed"
     assert error["message"] == (
-        "the engine ended with exit code 3 before it was ready; its last words: CUDA error: unknown error"
+        "the engine ended with exit code 3 before it was ready; its last output: CUDA error: unknown error"
     )
     assert "try again: the same command goes on from the beginning" in errors
 

@@ -68,7 +68,7 @@ def faults_of_workloads(workloads: Mapping[str, Sequence[str]]) -> list[Fault]:
         if not kind.startswith(OWN_KIND_PREFIX)
     ]
     found += [
-        Fault(where=f"workloads.{kind}", message="has no command", hint="write what starts its engine")
+        Fault(where=f"workloads.{kind}", message="has no command", hint="write the command line of its program")
         for kind, command in workloads.items()
         if not command
     ]
@@ -81,7 +81,7 @@ def faults_of_kinds(kinds: Sequence[str], workloads: Mapping[str, object], *, wh
         Fault(
             where=where,
             message=f"{kind!r} is a kind of your own and has no command",
-            hint=f"say what its engine is: --workload '{kind}=COMMAND', or {kind} = \"COMMAND\" below [workloads]",
+            hint=f"name its program: --workload '{kind}=COMMAND', or {kind} = \"COMMAND\" below [workloads]",
         )
         for kind in kinds
         if kind.startswith(OWN_KIND_PREFIX) and kind not in workloads
@@ -183,7 +183,13 @@ class AgentSettings(AttemptSettings):
             )
             found.append(Fault(where="compile_cache_key", message=message, hint=hint))
         if not self.kinds and not self.workloads:
-            found.append(Fault(where="kinds", message="nothing to do", hint="name a kind or a workload"))
+            found.append(
+                Fault(
+                    where="kinds",
+                    message="no kind of job is named",
+                    hint="name one, such as train, or a workload of your own",
+                )
+            )
         if not self.url.startswith(("http://", "https://")):
             message = f"{self.url!r} is not the address of a server" if self.url else "is missing"
             found.append(Fault(where="url", message=message, hint="such as https://giornata.example"))

@@ -16,10 +16,10 @@ from giornata.cli.ui.output import Output, reporting
 from giornata.cli.ui.text import size
 from giornata.domain.errors import Fault, GiornataError, InvalidInput
 
-lora = typer.Typer(help="Look at LoRA files, resize and merge them.", no_args_is_help=True)
+lora = typer.Typer(help="Inspect, resize and merge LoRA files.", no_args_is_help=True)
 
-LoraPath = Annotated[Path, typer.Argument(metavar="FILE", help="A .safetensors file.", show_default=False)]
-OutPath = Annotated[Path, typer.Option("--output", "-o", help="The file to write.", show_default=False)]
+LoraPath = Annotated[Path, typer.Argument(metavar="FILE", help="LoRA file (.safetensors).", show_default=False)]
+OutPath = Annotated[Path, typer.Option("--output", "-o", help="File to write (.safetensors).", show_default=False)]
 
 
 class FileDtype(StrEnum):
@@ -39,7 +39,10 @@ class ResizeMethod(StrEnum):
     SV_FRO = "sv_fro"
 
 
-DtypeOption = Annotated[FileDtype | None, typer.Option(help="Default: as the file has it.", show_default=False)]
+DtypeOption = Annotated[
+    FileDtype | None,
+    typer.Option(help="Data type of the weights in the new file. Default: as before.", show_default=False),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -49,7 +52,7 @@ def register(app: typer.Typer) -> None:
 
 @lora.command()
 def inspect(file: LoraPath, as_json: JsonFlag = False) -> None:
-    """Say what a file holds, and what it was made of."""
+    """Show layers, ranks and origin of a LoRA file."""
     with reporting(as_json) as out:
         report = _tool({"command": "inspect", "file": str(file)})
         for name, value in _inspection(report):
@@ -62,27 +65,31 @@ def resize(
     file: LoraPath,
     output: OutPath,
     rank: Annotated[
-        int, typer.Option(metavar="N", min=1, max=4096, help="The highest rank of a layer.", show_default=False)
+        int, typer.Option(metavar="N", min=1, max=4096, help="Maximum rank of a layer.", show_default=False)
     ],
     method: Annotated[
-        ResizeMethod, typer.Option(help="sv_*: as many singular values as --target asks for, --rank at most.")
+        ResizeMethod,
+        typer.Option(help="Choice of each layer's rank. fixed: --rank. sv_*: as --target asks for, at most --rank."),
     ] = ResizeMethod.FIXED,
     target: Annotated[
         float | None,
         typer.Option(
-            help="sv_fro, sv_cumulative: part to keep, 0 to 1. sv_ratio: largest over smallest.", show_default=False
+            help="sv_fro, sv_cumulative: share of the weight to keep, 0 to 1. sv_ratio: largest over smallest "
+            "singular value.",
+            show_default=False,
         ),
     ] = None,
     alpha: Annotated[
-        float | None, typer.Option(help="Default: so that its strength stays as it is.", show_default=False)
+        float | None,
+        typer.Option(help="Alpha of the new file. Default: the value that keeps the strength.", show_default=False),
     ] = None,
     dtype: DtypeOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Cut a LoRA down to a lower rank.
+    """Reduce a LoRA to a lower rank, for a smaller file.
 
-    By singular values: there is no better approximation of that rank.
+    The command keeps the largest singular values: no LoRA of that rank is nearer to the old one.
     """
     with reporting(as_json) as out:
         _refuse([*_resize_faults(method, target, alpha), *_output_faults(output, force)])
@@ -98,22 +105,30 @@ def resize(
 def merge(
     files: Annotated[
         list[str],
-        typer.Argument(metavar="FILE[=WEIGHT]...", help="LoRAs of one base; weight 1 if none.", show_default=False),
+        typer.Argument(
+            metavar="FILE[=WEIGHT]...",
+            help="LoRAs of one base model, each with its weight. Default weight: 1.",
+            show_default=False,
+        ),
     ],
     output: OutPath,
     rank: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, max=4096, help="Cut the sum to this rank. Default: exact.", show_default=False
+            metavar="N",
+            min=1,
+            max=4096,
+            help="Maximum rank of the sum, which is then an approximation. Default: exact.",
+            show_default=False,
         ),
     ] = None,
     dtype: DtypeOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Add LoRAs up into one, each times its weight.
+    """Merge LoRAs into one: the sum of each times its weight.
 
-    Exact, unless --rank cuts the sum.
+    The sum is exact unless --rank limits its rank.
     """
     with reporting(as_json) as out:
         weighted = [_weighted(each) for each in files]

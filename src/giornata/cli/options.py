@@ -59,7 +59,7 @@ def job_ids(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 CLASS_FOLDER = "--class-data-dir"
-JOB_HELP = "Id of the job, the beginning of the id, the name of the job, or: last."
+JOB_HELP = "Id of the job, the beginning of the id, the name of the job, or: last (the newest job)."
 JobId = Annotated[str, typer.Argument(metavar="JOB", help=JOB_HELP, show_default=False, autocompletion=job_ids)]
 DataOption = Annotated[Path | None, flag("data")]
 PlacesOption = Annotated[int | None, flag("places")]
@@ -69,7 +69,7 @@ KindOption = Annotated[
     typer.Option(
         "--kind",
         metavar="KIND",
-        help="Kind of job that the node takes; may be repeated. [default: train, generate]",
+        help="Kind of job that the node takes. May be repeated. [default: train, generate; with up also preprocess]",
         show_default=False,
     ),
 ]
@@ -78,7 +78,7 @@ WorkloadOption = Annotated[
     typer.Option(
         "--workload",
         metavar="x-NAME=COMMAND",
-        help="A kind of your own and the program that does it; may be repeated.",
+        help="Your own kind of job, and the command line of the program for it. May be repeated.",
         show_default=False,
     ),
 ]

@@ -215,7 +215,7 @@ def _never_began(lost: EngineLost) -> AttemptFailed:
         message = f"the engine said nothing for {HELLO_S:.0f} s after its start"
     else:
         message = crash_of(lost.exit_code, "before it was ready").message
-    return AttemptFailed(Reason.CRASHED, f"{message}; its last words: {lost.last_words or 'none'}")
+    return AttemptFailed(Reason.CRASHED, f"{message}; its last output: {lost.last_words or 'none'}")
 
 
 def _without_extra(error: InvalidInput) -> InvalidInput:

@@ -148,7 +148,10 @@ def _webhook_faults(url: str | None, secret: str | None) -> list[Fault]:
         faults.append(Fault(where="--webhook", message=f"{url!r} is not a URL", hint="https://host/path"))
     if secret is None:
         hint = "give --webhook-secret, or set GIORNATA_WEBHOOK_SECRET"
-        return [*faults, Fault(where="--webhook-secret", message="is missing: what is sent is signed", hint=hint)]
+        return [
+            *faults,
+            Fault(where="--webhook-secret", message="is missing: requests to the webhook are signed", hint=hint),
+        ]
     try:
         key_of(secret)
     except ValueError as error:

@@ -66,7 +66,7 @@ class Connection:
         try:
             return reply.model_validate_json(response.content or b"{}")
         except ValidationError as error:
-            raise Unavailable(f"{request.url.path}: the answer is not one of Giornata's: {error}") from error
+            raise Unavailable(f"{request.url.path}: the reply is not from a Giornata server: {error}") from error
 
     def text(self, path: str, *, params: Params | None = None) -> str:
         """Get a reply that is no JSON object. Raises as `call`."""

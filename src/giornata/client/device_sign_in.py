@@ -110,4 +110,4 @@ def _read(response: httpx.Response, reply: type[R]) -> R:
     try:
         return reply.model_validate_json(response.content)
     except ValidationError as error:
-        raise Unavailable(f"{response.url.path}: the answer is not one of Giornata's: {error}") from error
+        raise Unavailable(f"{response.url.path}: the reply is not from a Giornata server: {error}") from error

@@ -74,7 +74,7 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
     for chunk in chunks:
         *whole, rest = (rest + decode(chunk)).split("\n")
         if len(rest) > MAX_MESSAGE_BYTES:
-            raise Unavailable("the stream sends a line without end")
+            raise Unavailable("the event stream sent a line that is too long")
         yield from (line.removesuffix("\r") for line in whole)
 
 
@@ -82,4 +82,4 @@ def _parsed(message: ServerSentEvent, item: type[I]) -> I:
     try:
         return item.model_validate_json(message.data)
     except ValidationError as error:
-        raise Unavailable(f"the stream sends what is no {item.__name__}: {error}") from error
+        raise Unavailable(f"the event stream sent something that is not {item.__name__}: {error}") from error

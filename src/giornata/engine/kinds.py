@@ -110,7 +110,9 @@ def check_kinds(kinds: Sequence[str]) -> None:
     unknown = [kind for kind in kinds if kind not in FACTORIES]
     if unknown:
         known = ", ".join(FACTORIES)
-        raise InvalidInput(Fault(where="--kinds", message=f"no kind {kind!r}", hint=known) for kind in unknown)
+        raise InvalidInput(
+            Fault(where="--kinds", message=f"there is no kind {kind!r}", hint=known) for kind in unknown
+        )
 
 
 def make_workloads(

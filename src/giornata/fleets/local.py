@@ -41,10 +41,12 @@ class LocalOptions(FleetOptions):
         None,
         ge=0,
         le=64,
-        description="Number of GPUs that are given to nodes, one to each. Default: the GPUs that nvidia-smi lists. "
-        "0: nodes are given no GPU of their own.",
+        description="Number of GPUs to share out, one to each node. Default: the GPUs that nvidia-smi lists. "
+        "0: nodes get no GPU of their own.",
     )
-    grace_s: float = Field(35.0, ge=0, description="Seconds for the last checkpoint before a node is killed.")
+    grace_s: float = Field(
+        35.0, ge=0, description="Seconds that a node has for last checkpoints before the server kills it."
+    )
 
 
 OPTIONS = LocalOptions

@@ -115,7 +115,7 @@ def on_ray(config: PretrainConfig, source: Manifest) -> Encoding:
             work = EncodingTask(number=row["number"], parts=tuple(row["parts"]))
             made = {part: done_before(latents_storage(config, part), work.number) for part in work.parts}
             if lost := [part for part, each in made.items() if each is None]:
-                raise GiornataError(f"shard {work.number} was encoded, and is not there in {', '.join(lost)}")
+                raise GiornataError(f"shard {work.number} was encoded, but is missing in {', '.join(lost)}")
             yield work, {part: each for part, each in made.items() if each is not None}
 
     return encoding

@@ -42,11 +42,20 @@ class SubmitJob(Message):
 
     kind: str = Field("train", pattern=r"^[a-z][a-z0-9-]{0,31}$")
     spec: dict[str, Any]
-    name: Label | None = Field(None, description="For people; defaults to the job's id.")
-    priority: int = Field(0, ge=-100, le=100, description="Higher goes first.")
+    name: Label | None = Field(None, description="Name of the job for people. Default: its id.")
+    priority: int = Field(0, ge=-100, le=100, description="Priority. Jobs with a higher number start first.")
     labels: dict[str, str] = Field(default_factory=dict, max_length=32)
-    deadline_s: int | None = Field(None, ge=1, le=30 * 86_400, description="Expires when not done by then.")
-    budget_micro_usd: MicroUsd | None = Field(None, description="Paused when it has cost this; 1 USD is 1000000.")
+    deadline_s: int | None = Field(
+        None,
+        ge=1,
+        le=30 * 86_400,
+        description="Seconds from now after which a job that has not ended expires. Default: never.",
+    )
+    budget_micro_usd: MicroUsd | None = Field(
+        None,
+        description="Maximum cost in micro-dollars: 1 USD is 1000000. The job is paused when it has cost this. "
+        "Default: no maximum.",
+    )
     min_vram_bytes: MinVram = None
 
 
@@ -54,16 +63,23 @@ class ContinueJob(Message):
     """`POST /v1/jobs/{id}/continue`. `spec` holds what is to be other than in the old job; so do the rest."""
 
     spec: dict[str, Any] = Field(default_factory=dict)
-    name: Label | None = Field(None, description="For people; defaults to the old job's.")
-    priority: int | None = Field(None, ge=-100, le=100, description="Defaults to the old job's.")
+    name: Label | None = Field(None, description="Name of the job for people. Default: the old job's.")
+    priority: int | None = Field(None, ge=-100, le=100, description="Priority. Default: the old job's.")
     labels: dict[str, str] = Field(default_factory=dict, max_length=31)
-    deadline_s: int | None = Field(None, ge=1, le=30 * 86_400, description="Expires when not done by then.")
-    budget_micro_usd: MicroUsd | None = Field(None, description="Defaults to the old job's.")
+    deadline_s: int | None = Field(
+        None,
+        ge=1,
+        le=30 * 86_400,
+        description="Seconds from now after which a job that has not ended expires. Default: never.",
+    )
+    budget_micro_usd: MicroUsd | None = Field(
+        None, description="Maximum cost in micro-dollars. Default: the old job's."
+    )
     min_vram_bytes: int | None = Field(
         None,
         ge=0,
         lt=2**50,
-        description="GPU memory that a node needs at least, in bytes; defaults to the old job's.",
+        description="Minimum GPU memory of a node in bytes. Default: the old job's.",
     )
 
 
@@ -154,11 +170,11 @@ class Job(Reply):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     deadline_at: datetime | None = None
-    min_vram_bytes: int = Field(0, description="GPU memory that a node needs at least; 0: not known.")
-    recovering: bool = Field(False, description="Queued again after an interruption.")
-    waiting_because: str | None = Field(None, description="Why no node has it, when that is known.")
+    min_vram_bytes: int = Field(0, description="Minimum GPU memory of a node in bytes. 0: not known.")
+    recovering: bool = Field(False, description="true: the job is queued again after an interruption.")
+    waiting_because: str | None = Field(None, description="Reason why no node has the job, if it is known.")
     next_try_at: datetime | None = Field(
-        None, description="When it is tried again, if no node may take it now; a machine that comes takes it before."
+        None, description="Instant of the next try, if no node may take the job now. A new machine takes it before."
     )
     phase: str = ""
     step: int = 0
@@ -174,11 +190,15 @@ class Job(Reply):
         description="Of an imported job: cost in the installation that it came from, where its attempts were made "
         "and billed. `cost_micro_usd` and budgets here leave it out.",
     )
-    cost_per_step_usd: float | None = Field(None, description="Per step that was made, also those made again.")
-    cost_per_useful_step_usd: float | None = Field(
-        None, description="Per step that is safe in a checkpoint or a result."
+    cost_per_step_usd: float | None = Field(
+        None, description="Cost in US dollars per step, counting steps that were made again."
     )
-    budget_micro_usd: int | None = Field(None, description="The job is paused when it has cost this.")
+    cost_per_useful_step_usd: float | None = Field(
+        None, description="Cost in US dollars per step that is safe in a checkpoint or a result."
+    )
+    budget_micro_usd: int | None = Field(
+        None, description="Budget of the job in micro-dollars. The job is paused when it has cost this."
+    )
     error: str | None = None
     faults: tuple[FaultReply, ...] = ()
     result: dict[str, Any] = Field(default_factory=dict)

@@ -27,11 +27,15 @@ class AddModel(Message):
         None,
         description="URL, owner/name:file.safetensors or owner/name on the hub, or Civitai's URN.",
     )
-    sha256: Sha256 | None = Field(None, description="Of an uploaded file; or what a reference has to hash to.")
+    sha256: Sha256 | None = Field(
+        None, description="sha256 of an uploaded file, or the sha256 that the bytes of the reference must have."
+    )
     kind: ModelKind | None = None
     family: ModelFamily | None = None
     pinned: bool = False
-    shared: bool = Field(False, description="For all projects of the installation. For its operator only.")
+    shared: bool = Field(
+        False, description="Share the model with all projects of the installation. Only for operators."
+    )
     token_secret: SecretName | None = Field(
         None, description="Project's secret with a token for the source. Default: HF_TOKEN or CIVITAI_TOKEN."
     )

@@ -118,26 +118,26 @@ class Ingest:
     """Rules for pictures of a source. A refused picture goes to quarantine with the reason."""
 
     image_column: str = "jpg"
-    """Column of the source that holds the pictures."""
+    """Name of the source's column with the bytes of the pictures."""
     caption_columns: Annotated[tuple[str, ...], AfterValidator(not_empty)] = ("caption",)
-    """Columns of the source that hold captions, in their order."""
+    """Names of the source's columns with captions. The first max_captions captions of a picture are kept."""
     min_side_px: AtLeast1 = 64
-    """Smallest shorter side of a picture, in pixels. Smaller pictures go to quarantine."""
+    """Minimum length of a picture's shorter side, in pixels. Smaller pictures go to quarantine."""
     max_aspect_ratio: Annotated[float, Field(ge=1)] = 4.0
-    """Largest ratio of the longer to the shorter side. Longer pictures go to quarantine."""
+    """Maximum ratio of a picture's longer side to its shorter side. Longer pictures go to quarantine."""
     min_caption_chars: AtLeast0 = 1
-    """Fewest characters of a caption. A picture without such a caption goes to quarantine."""
+    """Minimum number of characters of a caption. A picture whose captions are all shorter goes to quarantine."""
     max_captions: AtLeast1 = 1
-    """Maximum number of captions of a picture that are kept; training chooses one of them in each epoch."""
+    """Maximum number of captions that a picture keeps. Training draws one of them in each epoch."""
     modes: Annotated[tuple[str, ...] | None, AfterValidator(_known_modes)] = None
-    """Modes of pictures that are kept, in Pillow's terms ("RGB", "L", "P", "CMYK", "I;16"); others go to quarantine.
-    None: all are kept, and become RGB with 8 bits."""
+    """Color modes of pictures that are kept, in Pillow's terms: RGB, L, P, CMYK, I;16 and so on. Pictures of other
+    modes go to quarantine. Default: every mode is kept. All pictures become RGB with 8 bits."""
     rows_per_shard: AtLeast1 = 1000
-    """Pictures in each shard; the last shard may have fewer."""
+    """Number of pictures in each shard. The last shard may have fewer."""
     max_quarantined_share: Share = 0.05
-    """The ingest fails when more than this share of all rows goes to quarantine."""
+    """Maximum share of all rows that may go to quarantine: 0.05 is one in twenty. With more, the ingest fails."""
     shuffle_bytes: AtLeast1 = 1 << 40
-    """Bytes of the source that are shuffled together; a larger source is shuffled in stretches of that size."""
+    """Maximum bytes of the source that are shuffled together. A larger source is shuffled in parts of this size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
@@ -145,21 +145,23 @@ class Data:
     """The normalized shards, and how pictures are cut out of them."""
 
     shards: str
-    """Folder or s3:// address that `giornata pretrain ingest` wrote."""
+    """Folder or s3:// address with the shards that `giornata pretrain ingest` wrote."""
     enable_bucket: bool = False
-    """True: pictures are cut to buckets near their own aspect ratio. False: all are cut to squares."""
+    """true: crop each picture to the bucket nearest to its own aspect ratio. false: crop all pictures to squares."""
     bucket_reso_steps: int = 64
-    """Step between the sides of buckets, in pixels: a multiple of 8."""
+    """With enable_bucket: sides of buckets are multiples of this number of pixels, itself a multiple of 8."""
     center_crop: bool = True
-    """True: the middle of a picture is kept. False: a place drawn from the seed; pictures that are encoded during the
-    run have another place in each epoch."""
+    """true: crop pictures in the middle. false: the seed decides the place of the crop. Pictures that are encoded
+    during the run then get another crop in each epoch."""
     random_flip: bool = False
-    """Mirror half of the pictures from left to right, drawn from the seed. Not for captions with sides."""
+    """true: mirror half of the pictures, which the seed draws, from left to right. Do not use it if captions speak of
+    left and right."""
     caption_weights: Annotated[tuple[AnyFloat, ...] | None, AfterValidator(_choosing)] = None
-    """Weights by which a picture's captions are chosen, in their order; captions after the last weight never are.
-    None: all equally often."""
+    """Relative weights with which a picture's first, second and further captions are drawn. Captions after the last
+    weight are never drawn. Default: all captions are drawn equally often."""
     max_quarantined_share: Share = 0.001
-    """More rows than this that cannot be read although they were ingested stop the run."""
+    """Maximum share of ingested rows that turn out to be unreadable: 0.001 is one in a thousand. With more, the run
+    stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
@@ -167,14 +169,16 @@ class Model:
     """The trained model and its frozen parts."""
 
     architecture: Architecture
-    """The UNet that is trained: sd2 (Stable Diffusion 2), sdxl-tiny (for tests) or shapes (a small SDXL)."""
+    """Architecture of the UNet that is trained: sd2 (Stable Diffusion 2), sdxl-tiny (for tests) or shapes (a small
+    SDXL)."""
     pretrained_model_name_or_path: str | None = None
-    """Where VAE, tokenizers and text encoders are: a hub id or a folder. None: those of the package (shapes), or made
-    from the seed (sdxl-tiny)."""
+    """Hub id or folder of the VAE, the tokenizers and the text encoders, which are not trained. Default: those of the
+    package for shapes, random ones for sdxl-tiny. Required for sd2 without random_encoders."""
     prediction_type: Literal["epsilon", "v_prediction"] = "epsilon"
-    """The model's target: the noise (epsilon), or v of Salimans and Ho (v_prediction)."""
+    """Target that the UNet predicts. epsilon: the noise. v_prediction: v (Salimans and Ho, 2022)."""
     random_encoders: bool = False
-    """Frozen parts of the right size with random weights: for measuring speed only."""
+    """true: use random weights for VAE and text encoders, in their true size. This measures speed and trains nothing
+    useful."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
@@ -182,20 +186,23 @@ class Encode:
     """Place and number of the encoders."""
 
     mode: Mode = Mode.OFFLINE
-    """Where pictures and captions are encoded: offline (before the run), hybrid (pictures before, text beside),
-    online (both beside the run) or colocated (both by the trainers)."""
+    """Place where pictures and captions are encoded. offline: both before the run. hybrid: pictures before, captions
+    during the run. online: both during the run, on encoders. colocated: both during the run, on the trainers."""
     latents: str | None = None
-    """Folder or address of encoded shards; None: `latents` under the run's storage."""
+    """Folder or s3:// address of the encoded shards. Default: `latents` below `storage`."""
     store_text: bool = True
-    """Text embeddings are stored beside the latents. OFFLINE needs them, HYBRID does not."""
+    """true: `giornata pretrain encode` also stores text embeddings. Mode offline needs them; mode hybrid ignores
+    them."""
     encode_batch_size: AtLeast1 = 16
-    """Pictures or captions that one encoder takes at once."""
+    """Number of pictures or captions that one encoder encodes at once. Higher numbers need more GPU memory."""
     encoders: AtLeast1 = 1
-    """Actors; a phase may have its own number. `giornata pretrain run --synthetic` says how many are needed."""
+    """Number of encoders, which are Ray actors. With too few, trainers wait. `giornata pretrain run --synthetic`
+    measures how many are needed, and a phase may have its own number."""
     accelerator_type: str | None = None
-    """Of the encoders' nodes, in Ray's terms ("A10G"); None: any."""
+    """Type of the encoders' GPUs, as Ray names it, such as A10G. Default: any type."""
     gpus_per_encoder: NotNegative | None = None
-    """A share lets encoders and trainers work on one GPU; None: one for each where there are GPUs."""
+    """Number of GPUs of each encoder. With a fraction such as 0.25, encoders share a GPU with each other or with
+    trainers. Default: 1, or 0 if trainers use no GPU and encode.accelerator_type is not set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
@@ -203,21 +210,22 @@ class Phase:
     """A part of the schedule with one resolution. `samples` counts pictures, repeats included."""
 
     name: str
-    """Name of the phase, different from those of other phases."""
+    """Name of the phase in metrics and reports. Each phase needs another name."""
     resolution: Annotated[int, Field(ge=1, multiple_of=LATENT_SIDE_PX)]
-    """Side of the pictures in pixels: a multiple of 8. Buckets have about as many pixels as its square."""
+    """Side of the training square in pixels, a multiple of 8. Buckets have about as many pixels as this square."""
     samples: AtLeast1
-    """Pictures that the phase trains, repeats included."""
+    """Number of pictures that the phase trains. A picture that is trained twice counts twice."""
     learning_rate: Positive = 1e-4
-    """Highest learning rate of the phase, for one optimizer step of `train.global_batch_size`."""
+    """Highest learning rate of the phase. A step has train.global_batch_size pictures; the rate is not scaled by
+    their number."""
     lr_scheduler: LrScheduler = LrScheduler.CONSTANT_WITH_WARMUP
-    """diffusers' schedule, by its name, over the steps of this phase. No step has a rate of 0."""
+    """Learning rate schedule over the steps of this phase, as in diffusers. No step has a rate of 0."""
     lr_warmup_steps: AtLeast0 = 0
-    """Number of first steps in which the rate rises to learning_rate in even parts."""
+    """Number of first steps of the phase in which the rate rises linearly to learning_rate. 0: no warm-up."""
     train_batch_size: AtLeast1 | None = None
-    """Pictures at once on one device; None: as many as fit, found by trial."""
+    """Number of pictures that one device trains at once. Default: as many as fit into its memory, found by trial."""
     encoders: AtLeast1 | None = None
-    """Encoders beside this phase; None: encode.encoders."""
+    """Number of encoders during this phase, in the modes hybrid and online. Default: encode.encoders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
@@ -225,60 +233,64 @@ class Train:
     """The loop. One step takes `global_batch_size` pictures, however many trainers there are."""
 
     global_batch_size: AtLeast1
-    """Pictures of one optimizer step, over all trainers. At least `workers.trainers`."""
+    """Number of pictures of one optimizer step, over all trainers together. At least workers.trainers."""
     parallel: Parallel = Parallel.DDP
-    """ddp: each trainer holds the whole model. fsdp2: gradients and moments are sharded. hsdp: they are sharded
-    within a node."""
+    """Distribution of the model over trainers. ddp: each trainer holds all of it. fsdp2: gradients and moments are
+    sharded over all trainers, which takes less memory. hsdp: they are sharded within each node."""
     mixed_precision: Precision = Precision.NO
-    """Precision of the passes: no (float32) or bf16. Weights, moments and averages are float32."""
+    """Precision of forward and backward passes: no (float32), or bf16. Weights, moments and averages stay float32."""
     torch_compile: bool = False
-    """Compile the blocks of the UNet with torch.compile."""
+    """true: compile the blocks of the UNet with torch.compile. The start takes longer; steps are usually faster."""
     channels_last: bool = False
-    """Weights and activations in that layout; with DDP only, as FSDP2 takes contiguous weights."""
+    """true: keep weights and activations in PyTorch's channels_last memory format. Only with parallel ddp."""
     gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass: slower, and with less memory."""
+    """true: recompute activations in the backward pass. Steps are slower and need less memory."""
     optimizer: PretrainOptimizer = PretrainOptimizer.ADAMW
-    """muon: its matrices take adam_weight_decay, and a momentum of 0.95; what else it trains takes all adam_*. The
-    learning rate is AdamW's. adamw_8bit: with parallel ddp only."""
+    """Optimizer. adamw_8bit: moments in 8 bits, only with parallel ddp. muon: Muon for matrices, with momentum 0.95
+    and adam_weight_decay, and AdamW for all else; use learning rates as for adamw."""
     adam_beta1: float = 0.9
-    """Decay of AdamW's first moment."""
+    """Decay rate of AdamW's first moment, from 0 to below 1."""
     adam_beta2: float = 0.999
-    """Decay of AdamW's second moment."""
+    """Decay rate of AdamW's second moment, from 0 to below 1."""
     adam_weight_decay: float = 0.01
-    """Decoupled weight decay of the optimizer."""
+    """Weight decay, decoupled from the gradient as in AdamW. 0: none."""
     adam_epsilon: float = 1e-8
-    """Term that AdamW adds to its denominator."""
+    """Term that keeps AdamW's division by the second moment finite."""
     max_grad_norm: Positive = 1.0
-    """Gradients with a larger norm, over all parameters, are scaled down to it."""
+    """Maximum norm of the gradient over all parameters. Larger gradients are scaled down to it."""
     snr_gamma: Positive | None = None
-    """Min-SNR weighting of the loss with this gamma (Hang et al. 2023); 5.0 is usual. None: no weighting."""
+    """Gamma of min-SNR loss weighting (Hang et al., 2023); 5 is usual. Default: no weighting."""
     proportion_empty_prompts: Share = 0.1
-    """Share of rows whose caption is replaced by the empty one, for classifier-free guidance."""
+    """Share of rows that are trained with an empty caption: 0.1 is one in ten. Classifier-free guidance needs
+    some."""
     use_ema: bool = True
-    """Keep an exponential moving average of the weights, which validation, samples and export use."""
+    """true: also keep an exponential moving average (EMA) of the weights. Validation, samples and export use it."""
     ema_decay: Share = 0.9999
-    """Decay of that average in each step. In early steps the decay is smaller."""
+    """With use_ema: decay of the average in each step. Early steps have a smaller decay."""
     ema_start_samples: AtLeast0 = 0
-    """The average begins when this many pictures of the whole schedule were trained."""
+    """With use_ema: number of trained pictures, over all phases, after which the average begins."""
     max_loss_ratio: Annotated[float, Field(ge=1)] = 10.0
-    """A step whose loss is this many times the running median, or not a number, is left out and counted."""
+    """Maximum loss of a step, as a multiple of the running median. A step with a higher loss, or with NaN, does not
+    change the weights and is counted."""
     max_bad_steps: AtLeast1 = 10
-    """Number of left-out steps in a row that ends the run."""
+    """Number of left-out steps in a row (see max_loss_ratio) after which the run fails."""
     checkpoint_steps: AtLeast1 = 500
-    """Optimizer steps between two checkpoints. With `checkpoint_cadence` young_daly, at most so many."""
+    """Number of optimizer steps between checkpoints. With checkpoint_cadence young_daly, this is the maximum."""
     checkpoint_cadence: CheckpointCadence = CheckpointCadence.STEPS
-    """`young_daly` measures what a checkpoint costs and saves every sqrt(2 x cost x mean time between interruptions)
-    seconds, at least 60 and at most 3600 seconds apart (`workers.interruption_s`)."""
+    """Rule for the time of checkpoints. steps: every checkpoint_steps. young_daly: every sqrt(2 x seconds of a
+    checkpoint x workers.interruption_s) seconds, but at least 60 and at most 3600."""
     checkpoints_total_limit: AtLeast1 = 3
-    """Newest checkpoints that are kept; older ones are removed."""
+    """Number of newest checkpoints that are kept. Older ones are removed."""
     validation_steps: AtLeast0 = 0
-    """Optimizer steps between two measurements of the validation loss; 0: none."""
+    """Number of optimizer steps between two measurements of the validation loss. 0: no measurements. Needs
+    validation_rows."""
     validation_rows: AtLeast0 = 0
-    """Number of rows, chosen by their key, that are never trained and give the validation loss."""
+    """Number of rows that are held out of training to measure the validation loss. Their keys decide which."""
     validation_prompts: tuple[str, ...] = ()
-    """Prompts of the samples that an evaluation draws."""
+    """Prompts of the sample images that an evaluation draws. Default: no samples."""
     pinned_order: bool = False
-    """Every step takes the same pictures in every run with as many trainers: slower, for exact comparisons."""
+    """true: runs with equally many trainers take the same pictures in each step, for exact comparisons. Steps are
+    slower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
@@ -286,25 +298,29 @@ class Workers:
     """The trainers. Between `min_trainers` and `trainers` the run goes on with what there is."""
 
     trainers: AtLeast1 = 1
-    """Trainers, one on each GPU; without GPUs processes."""
+    """Number of trainers: one process for each GPU, or processes on CPUs without use_gpu."""
     min_trainers: AtLeast1 | None = None
-    """The run goes on with at least this many trainers. None: always with `trainers`."""
+    """Minimum number of trainers with which the run goes on when machines are missing. Default: workers.trainers, so
+    the run waits for all."""
     use_gpu: bool = True
-    """True: each trainer takes a GPU. False: trainers compute on processors."""
+    """true: each trainer takes a GPU. false: trainers compute on CPUs."""
     accelerator_type: str | None = None
-    """Type of the trainers' GPUs, in Ray's terms ("H100"); None: any."""
+    """Type of the trainers' GPUs, as Ray names it, such as H100. Default: any type."""
     max_failures: int = -1
-    """Restarts after a crash; -1: as many as it takes, while checkpoints come in between. Preemptions are none."""
+    """Maximum number of restarts after crashes. -1: no maximum, as long as checkpoints come in between. Preemptions
+    do not count."""
     interruption_s: Positive | None = None
-    """Mean seconds between two interruptions of the whole run, for `train.checkpoint_cadence` young_daly. None:
-    counted while the run goes on, from a first guess of four hours."""
+    """Mean seconds between interruptions of the run, for train.checkpoint_cadence young_daly. Default: measured
+    during the run, with four hours as the first guess."""
     resize_interval_s: Annotated[float, Field(ge=1)] = 60.0
-    """Seconds between two looks whether there is room for more trainers. Before the number changes the trainers write
-    a checkpoint, from which they begin anew: no step is repeated."""
+    """Seconds between checks whether machines for more trainers are there, if min_trainers is below trainers.
+    Trainers write a checkpoint before their number changes, and no step is repeated."""
     trainer_usd_per_h: NotNegative | None = None
-    """Price of one trainer's device in USD an hour. None: the run counts no cost of trainers."""
+    """Price of one trainer in US dollars per hour, to report what the run costs. Default: trainers cost nothing in
+    reports."""
     encoder_usd_per_h: NotNegative | None = None
-    """Price of one encoder's device in USD an hour. None: the run counts no cost of encoders."""
+    """Price of one encoder in US dollars per hour, to report what the run costs. Default: encoders cost nothing in
+    reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
@@ -312,35 +328,35 @@ class Tracking:
     """Trackers that get the metrics, beside the run's own files."""
 
     tensorboard: bool = False
-    """Write event files of TensorBoard below `tensorboard` of the run's storage."""
+    """true: write TensorBoard event files into the folder `tensorboard` of the run."""
     wandb_project: str | None = None
-    """Project of Weights & Biases that gets the metrics, where WANDB_API_KEY is set. None: none."""
+    """Project of Weights & Biases that gets the metrics. Needs the environment variable WANDB_API_KEY. Default:
+    nothing is sent."""
     trace_rows: bool = False
-    """Every trainer writes down which rows each step took (giornata.pretrain.run_state.proof): for proofs. Needs a
-    folder as storage that all trainers share."""
+    """true: each trainer records which rows each step took, as a proof that each row was trained once. Needs a folder
+    as storage that all trainers share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
 class Evaluate:
-    """Evaluation of checkpoints during the run, which never waits for it.
-
-    An evaluation has samples of train.validation_prompts, the validation loss of the averaged weights, and scores
-    where networks for them are named.
-    """
+    """Evaluation of checkpoints during the run, which never waits for it. An evaluation has samples of
+    train.validation_prompts, the validation loss of the averaged weights, and scores where networks for them are
+    named."""
 
     checkpoints: AtLeast0 = 0
-    """Every N-th checkpoint is evaluated, and the last of each phase. 0: none during the run."""
+    """Number of checkpoints from one evaluation to the next: 1 evaluates each. The last checkpoint of each phase is
+    evaluated, too. 0: no evaluation during the run."""
     clip: str | None = None
-    """Folder or hub id of the CLIP model that computes CLIP score and CMMD. None: neither is computed."""
+    """Folder or hub id of the CLIP model for CLIP score and CMMD, which need validation_rows. Default: neither."""
     inception: str | None = None
-    """TorchScript file of the Inception network that computes FID. None: it is not computed."""
+    """TorchScript file of the Inception network for FID, which needs validation_rows. Default: no FID."""
     rows: AtLeast1 = 256
-    """Maximum number of held-back rows that are drawn to compute these scores."""
+    """Maximum number of held-out rows whose captions are drawn to compute CLIP score, CMMD and FID."""
     use_gpu: bool = False
-    """True: each evaluation waits for a GPU. False: it takes a GPU that trainers and encoders leave, or
-    processors."""
+    """true: each evaluation waits for a GPU. false: an evaluation takes a GPU that trainers and encoders leave free,
+    or CPUs."""
     timeout_s: Positive = 1800.0
-    """Seconds after which an evaluation is stopped. The run waits as long for its last evaluation."""
+    """Maximum seconds of an evaluation, after which it is stopped. The run waits as long for its last evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=TABLE)
@@ -348,15 +364,16 @@ class PretrainConfig:
     """A whole run. `storage` (folder or s3:// address) holds checkpoints, samples and metrics under `name`."""
 
     name: Annotated[str, AfterValidator(_names_a_folder)]
-    """Name of the run and of its folder below `storage`: letters, digits, - _ ."""
+    """Name of the run, and of its folder below storage: letters, digits, hyphens, underscores and dots."""
     storage: str
-    """Folder, or s3:// address, that holds the checkpoints, metrics and samples of runs."""
+    """Folder or s3:// address for the checkpoints, metrics and samples of runs."""
     data: Data
     model: Model
     train: Train
     phases: Annotated[tuple[Phase, ...], AfterValidator(not_empty)]
     seed: int = 0
-    """Seed of the weights, the order of rows, noise, crops and captions."""
+    """Seed of first weights, order of rows, noise, crops and captions. Runs with other seeds differ in all of
+    these."""
     ingest: Ingest = field(default_factory=Ingest)
     encode: Encode = field(default_factory=Encode)
     workers: Workers = field(default_factory=Workers)

@@ -141,7 +141,7 @@ def _of_evaluation(config: PretrainConfig) -> Iterator[InitErrorDetails]:
         return
     for name in ("clip", "inception"):
         if getattr(evaluate, name) is not None:
-            yield _cannot(f"evaluate.{name}", "has no rows to compare with", f"hold some back: {rows}", rows)
+            yield _cannot(f"evaluate.{name}", "has no held-out rows to compare with", f"set {rows} above 0", rows)
     if evaluate.checkpoints and not train.validation_prompts:
         hint = f"name train.validation_prompts, or hold back {rows}"
         yield _cannot("evaluate.checkpoints", "there is nothing to evaluate", hint, rows, "train.validation_prompts")
@@ -184,7 +184,7 @@ def fault_of(detail: ErrorDetails, *, under: str = "") -> Fault:
         return Fault(where=where, message=detail["msg"], hint=detail["ctx"]["hint"])
     if detail["type"] == "unexpected_keyword_argument":
         if former := FORMER.get(where.rpartition(".")[0], {}).get(str(detail["loc"][-1])):
-            return Fault(where=where, message="is gone: no version knows it any more", hint=former[1])
+            return Fault(where=where, message="is not a field any more", hint=former[1])
         near = difflib.get_close_matches(str(detail["loc"][-1]), _field_names(), n=1, cutoff=ALIKE)
         return Fault(where=where, message="unknown field", hint=f"did you mean {near[0]}?" if near else "remove it")
     message, given = detail["msg"].removeprefix("Value error, "), detail["input"]

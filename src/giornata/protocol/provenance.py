@@ -30,7 +30,7 @@ class ProvenanceAudit(Reply):
 
     from_step: int
     to_step: int
-    sha256: str = Field(description="Of the checkpoint at the end of the stretch, as it was committed.")
+    sha256: str = Field(description="sha256 of the checkpoint at the end of the stretch, as it was committed.")
     state: AuditState
     machine: str = Field(description="The machine that is audited.")
     repeated_by: tuple[str, ...] = Field((), description="Machines that ran the stretch again.")
@@ -54,10 +54,14 @@ class Provenance(Reply):
     retry_of: str | None = None
     state: JobState
     suspect: bool
-    spec_sha256: str = Field(description="Of the spec as canonical JSON: sorted keys, no spaces, ASCII.")
+    spec_sha256: str = Field(description="sha256 of the spec as canonical JSON: sorted keys, no spaces, ASCII.")
     datasets: dict[str, str] = Field(default_factory=dict, description="Ids of datasets by field of the spec.")
-    data_sha256: str | None = Field(None, description="Of pictures and captions, as the last node told; null: none.")
-    base_sha256: str | None = Field(None, description="Of the base's weights, as the last node told; null: none.")
+    data_sha256: str | None = Field(
+        None, description="sha256 over pictures and captions, as the last node reported. null: none."
+    )
+    base_sha256: str | None = Field(
+        None, description="sha256 of the base model's weights, as the last node reported. null: none."
+    )
     fingerprints: tuple[dict[str, Any], ...] = Field(
         (),
         description="Conditions of the steps, as the last node told: `from_step` and `fingerprint` of each change.",
@@ -73,7 +77,9 @@ class SignedProvenance(Reply):
 
     provenance: Provenance
     algorithm: Literal["ed25519"] = "ed25519"
-    public_key: str = Field(description="In base64. Compare it with one that you got from the server before.")
+    public_key: str = Field(
+        description="Public key in base64. Compare it with a key that you got from the server before."
+    )
     signature: str
 
 

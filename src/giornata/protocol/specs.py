@@ -41,7 +41,9 @@ class PretrainSpec(Message):
     """Pre-training on the Ray cluster of the node that takes the job. Its checkpoints, and at the end the model, are
     in the storage that the configuration names, which the cluster has to reach."""
 
-    config: ConsistentConfig = Field(description="As in the file of `giornata pretrain run`.")
+    config: ConsistentConfig = Field(
+        description="Configuration of the run, as in the file of `giornata pretrain run`."
+    )
 
 
 class ScriptSpec(Message):

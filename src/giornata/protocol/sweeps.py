@@ -27,10 +27,19 @@ class SubmitSweep(Message):
     changes: tuple[Change, ...] = Field(
         (), max_length=MOST_SWEPT, description="Instead of a grid: a job for each, with these fields changed."
     )
-    name: Label | None = Field(None, description="For people; the jobs are called NAME 1, NAME 2 and so on.")
-    priority: int = Field(0, ge=-100, le=100, description="Higher goes first.")
-    labels: dict[str, str] = Field(default_factory=dict, max_length=32, description="Of the sweep and its jobs.")
-    deadline_s: int | None = Field(None, ge=1, le=30 * 86_400, description="All of it expires when not done by then.")
+    name: Label | None = Field(
+        None, description="Name of the sweep for people. Its jobs are called NAME 1, NAME 2 and so on."
+    )
+    priority: int = Field(0, ge=-100, le=100, description="Priority. Jobs with a higher number start first.")
+    labels: dict[str, str] = Field(
+        default_factory=dict, max_length=32, description="Labels of the sweep and of its jobs."
+    )
+    deadline_s: int | None = Field(
+        None,
+        ge=1,
+        le=30 * 86_400,
+        description="Seconds from now after which all jobs that have not ended expire. Default: never.",
+    )
     budget_micro_usd: MicroUsd | None = Field(
         None, description="Maximum cost of all jobs together. A job begins only when there is room for it."
     )
@@ -55,19 +64,23 @@ class SweepSpec(Message):
 class SweptJobReply(Reply):
     """A job of a sweep, and what came of it."""
 
-    number: int = Field(description="Job's place in the sweep, from 1.")
+    number: int = Field(description="Number of the job in the sweep, from 1.")
     job_id: str
     name: str
     state: JobState
-    changes: dict[str, Any] = Field(description="Fields in which it differs from the sweep's spec.")
+    changes: dict[str, Any] = Field(description="Fields in which the job differs from the sweep's spec.")
     waiting_because: str | None = None
     step: int = 0
     total_steps: int | None = None
-    loss: float | None = Field(None, description="Mean over the last tenth of the steps made so far.")
-    validation_loss: float | None = Field(None, description="The latest on held-out pictures, once it has ended.")
+    loss: float | None = Field(None, description="Mean training loss over the last tenth of the steps so far.")
+    validation_loss: float | None = Field(None, description="Last loss on held-out pictures, once the job has ended.")
     cost_micro_usd: int = 0
-    imported_cost_micro_usd: int | None = Field(None, description="Cost in the installation that it came from.")
-    likely_cost_micro_usd: int | None = Field(None, description="Expected when the sweep was submitted.")
+    imported_cost_micro_usd: int | None = Field(
+        None, description="Cost in micro-dollars in the installation that the job came from."
+    )
+    likely_cost_micro_usd: int | None = Field(
+        None, description="Expected cost in micro-dollars, as of the submission."
+    )
     error: str | None = None
     sheet: Artifact | None = Field(None, description="The latest sheet of sample images.")
 

@@ -101,7 +101,7 @@ class DatasetItem(Message):
         1,
         ge=1,
         le=MAX_REPEATS,
-        description="Number of times that an epoch has the picture.",
+        description="Number of times that one epoch trains the picture.",
         validation_alias=AliasChoices("repeats", "num_repeats"),
     )
     resolution: int | None = Field(

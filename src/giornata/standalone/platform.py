@@ -302,7 +302,7 @@ class StoragePlatform:
 
 def _crashed(message: str, exit_code: int | None, tail: Sequence[str]) -> AttemptFailed:
     words = " | ".join(tail[-5:]) or "none"
-    return AttemptFailed(Reason.CRASHED, f"{message}; its last words: {words}", exit_code=exit_code)
+    return AttemptFailed(Reason.CRASHED, f"{message}; its last output: {words}", exit_code=exit_code)
 
 
 def deliver(results: dict[str, Path], out: Path, *, mode: int) -> list[dict[str, object]]:

@@ -38,7 +38,9 @@ def spec_faults(fields: Mapping[str, Any], *, own_classes: bool = False) -> list
     """Return all faults in the fields of a spec, the datasets left out. `own_classes`: there is a folder with class
     pictures."""
     if "dataset" in fields:
-        yours = Fault(where="spec.dataset", message="is the pictures in DIR here", hint="leave it out")
+        yours = Fault(
+            where="spec.dataset", message="cannot be set here: the pictures are those in DIR", hint="leave it out"
+        )
         rest = {name: value for name, value in fields.items() if name != "dataset"}
         return [yours, *spec_faults(rest, own_classes=own_classes)]
     own = {"class_dataset": NO_DATASET} if own_classes else {}

@@ -195,7 +195,7 @@ def test_an_engine_outlives_the_thread_that_wanted_it(starter: EngineStarter) ->
 def test_an_engine_that_does_not_know_its_kind_is_refused(starter: EngineStarter) -> None:
     commands = {"x-other": (sys.executable, str(COUNT_ENGINE))}
     engines = Engines(commands=commands, launch=starter.launch, hello_s=PATIENCE_S, stop_grace_s=5.0)
-    with pytest.raises(InvalidInput, match="does x-count, not x-other"):
+    with pytest.raises(InvalidInput, match="runs jobs of the kinds x-count, not x-other"):
         engines.ready("x-other")
 
 

@@ -117,7 +117,7 @@ def test_sweep_without_its_jobs_and_attempts_of_an_order_are_refused(served: Ser
     names = dict.fromkeys(("id", "node_id", "machine_id", "node_name"), "x")
     attempt = ImportedAttempt.model_validate({"number": 1, **names, **times})
     order = client.import_job(an_import(kind="generate", spec={**ORDER, "seed": 7}, history_follows=True))
-    with pytest.raises(InvalidInput, match="an order has none"):
+    with pytest.raises(InvalidInput, match="an order of pictures has no attempts"):
         client.import_history(order.id, ImportHistory(attempts=(attempt,)))
     job = client.import_job(an_import(imported_from="job_other", history_follows=True))
     late = attempt.model_copy(update={"started_at": attempt.ended_at.replace(year=2027)})

@@ -254,7 +254,7 @@ def test_pictures_that_an_order_cannot_have_are_refused_with_every_fault(served:
     where = [fault.where for fault in refused.value.faults]
     assert where == ["pictures.0.sha256", "pictures.1.size_bytes", "pictures.1.number", "pictures"]
     event = {"number": 0, "type": "job.imported", "at": "2026-01-01T00:30:00Z"}
-    with pytest.raises(InvalidInput, match="no part of a history"):
+    with pytest.raises(InvalidInput, match="is not part of a history"):
         client.import_history(order.id, ImportHistory.model_validate({"events": [event]}))
     with pytest.raises(InvalidInput, match="seed"):
         client.import_job(an_import(kind="generate", spec=ORDER, imported_from="job_other"))

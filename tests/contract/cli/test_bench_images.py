@@ -117,7 +117,7 @@ def test_command_draws_all_tells_its_figures_and_repeated_orders_nothing(bench, 
 
 def test_state_of_another_benchmark_is_refused(bench, served, tmp_path):
     BenchState.opened(tmp_path / "state.json", {"count": 1}, seed=None).save()
-    assert "of another benchmark" in bench().errors
+    assert "a benchmark with other settings" in bench().errors
     (tmp_path / "state.json").write_text("[]")
     assert "is not the state of a benchmark" in bench().errors
     assert not list(served.client(served.keys.admin).jobs())

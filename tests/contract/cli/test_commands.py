@@ -167,7 +167,7 @@ def test_a_nodes_key_may_have_a_highest_price_and_a_fleet(run):
     assert "--fleet gpu" in run("key", "create", "--scope", "node", "--fleet", "gpu").output
     refused = run("key", "create", "--scope", "member", "--max-price", "1")
     assert refused.status != 0
-    assert "no node's" in refused.errors
+    assert "applies only to keys of scope node" in refused.errors
 
 
 def test_the_operator_releases_a_projects_machine_by_the_name_that_is_shown(run):

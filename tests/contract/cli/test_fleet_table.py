@@ -167,7 +167,7 @@ def test_a_fleet_that_cannot_be_rolled_says_why(run, served, provider):
     turn(served)
     done = run("fleets", "roll", "gpu")
     assert done.status == 1
-    assert "gpu has nothing to roll: with the driver toy" in done.errors
+    assert "gpu cannot be rolled: with the driver toy" in done.errors
     assert "there is no fleet other" in run("fleets", "roll", "other").errors
 
 

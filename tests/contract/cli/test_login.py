@@ -52,7 +52,7 @@ def test_a_key_that_is_not_known_is_not_kept(typed, served, file, key, said):
 
 def test_a_key_of_a_node_and_a_server_that_is_none_are_refused(typed, served, file):
     done = typed("login", served.url, "--key", text=f"{served.keys.node}\n")
-    assert (done.exit_code, "for nodes" in done.stderr) == (1, True)
+    assert (done.exit_code, "scope node" in done.stderr) == (1, True)
     done = typed("login", "localhost:8470", "--key", text=f"{served.keys.member}\n")
     assert (done.exit_code, "not the address of a server" in done.stderr) == (2, True)
     done = typed("login", f"{served.url}#gk_in_the_url", "--key", text="")

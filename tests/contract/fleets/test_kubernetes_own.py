@@ -49,7 +49,7 @@ def opened(request, tmp_path):
 def test_pods_for_other_work_than_the_tables_are_not_started(opened, environment, missing):
     with opened(WORK) as it:
         made_by_hand(it, environment)
-        with pytest.raises(FleetRefused, match="other work than the fleet's table") as refused:
+        with pytest.raises(FleetRefused, match="other kinds of job than the fleet's settings") as refused:
             it.fleet.desired(2)
         assert {name for name in (KINDS, PLACES) if f"{name}='" in str(refused.value)} == missing
         it.settle()

@@ -117,9 +117,9 @@ MUTANTS = (
         patches=(
             Mutation(
                 file="control/attempts/commit.py",
-                old='for the step.\n    """\n    project_id = glimpse(ctx, attempt_id)\n',
+                old='for the step.\n    """\n    project_id = project_of_live_attempt(ctx, attempt_id)\n',
                 new=(
-                    'for the step.\n    """\n    project_id = glimpse(ctx, attempt_id)\n'
+                    'for the step.\n    """\n    project_id = project_of_live_attempt(ctx, attempt_id)\n'
                     "    with ctx.store.begin() as tx:\n"
                     "        job, _ = live_at_job(tx, attempt_id)\n"
                     "        older = [row.step for row in tx.checkpoints.usable(job.id) if row.step < commit.step]\n"

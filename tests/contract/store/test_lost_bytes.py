@@ -149,7 +149,7 @@ def test_few_are_read_at_a_time_however_many_doubt(rig: StoreRig, watched: ReadS
     readers = rig.ctx.memory.readers
     while readers.acquire(blocking=False):
         pass
-    with pytest.raises(Unavailable, match="ask again"):
+    with pytest.raises(Unavailable, match="try again in a moment"):
         reject_checkpoint(rig.ctx, second.attempt_id, 200, "no")
     assert watched.reads == 0
     readers.release()
@@ -183,7 +183,7 @@ def test_a_look_at_bytes_that_were_replaced_meanwhile_says_nothing(rig: StoreRig
         commit_artifact(replace(rig.ctx, blobs=watched.blobs), second.attempt_id, commit)
 
     watched.meanwhile = meanwhile
-    with pytest.raises(Unavailable, match="while the server was looking"):
+    with pytest.raises(Unavailable, match="while the server verified them"):
         reject_checkpoint(rig.ctx, second.attempt_id, 200, "no")
     watched.meanwhile = lambda: None
     reject_checkpoint(rig.ctx, second.attempt_id, 200, "no")

@@ -174,7 +174,7 @@ def test_fetch_that_somebody_else_is_at_is_told_to_wait(rig, sources):
 
     @contextmanager
     def open_and_ask_again(model, **more):
-        with pytest.raises(Unavailable, match="being fetched just now"):
+        with pytest.raises(Unavailable, match="the server is fetching this model"):
             add_model(rig, ANN, AddModel(name="other", reference=URL))
         with first(model, **more) as chunks:
             yield chunks

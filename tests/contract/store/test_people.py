@@ -249,7 +249,7 @@ def test_old_words_for_scopes_are_kept_in_the_database_and_reach_what_they_did(t
 
 
 def test_node_scope_goes_with_no_other(two_projects: Context) -> None:
-    with pytest.raises(InvalidInput, match="no other scope"):
+    with pytest.raises(InvalidInput, match="cannot be combined with other scopes"):
         key_of(two_projects, ANN_ADMIN, Scope.NODE, Scope.JOBS_READ)
 
 

@@ -189,7 +189,7 @@ def test_a_fleet_without_settings_at_its_provider_says_so(rig):
     ctx = with_fleets(rig.ctx, {"desk": replace(governed(ToyFleet(), "desk"), driver="static")})
     reconcile_fleet(ctx, "desk")
     assert not read_fleet(ctx, ADMIN, "desk").rolls
-    with pytest.raises(Conflict, match="desk has nothing to roll: with the driver static"):
+    with pytest.raises(Conflict, match="desk cannot be rolled: with the driver static"):
         ask_to_roll(ctx, ADMIN, "desk")
 
 
@@ -199,7 +199,7 @@ def test_roll_by_node_key_or_of_unknown_fleet_is_refused(rolling, rig):
     with pytest.raises(NotFound, match="there is no fleet other"):
         ask_to_roll(rolling.ctx, ADMIN, "other")
     unseen = with_fleets(rig.ctx, {"new": governed(TalkativeFleet(), "new")})
-    with pytest.raises(Conflict, match="has not been listed yet"):
+    with pytest.raises(Conflict, match="have not been listed yet"):
         ask_to_roll(unseen, ADMIN, "new")
 
 

@@ -167,7 +167,7 @@ def test_waiting_has_an_end() -> None:
 
 def test_a_page_of_a_proxy_is_no_answer() -> None:
     script = Script(*[httpx.Response(200, text="<html>welcome</html>")])
-    with pytest.raises(Unavailable, match="not one of Giornata's"):
+    with pytest.raises(Unavailable, match="not from a Giornata server"):
         script.client().get_job("job_1")
 
 

@@ -248,7 +248,7 @@ def test_a_former_field_is_read_over_when_it_asks_for_nothing_and_refused_with_a
         parse(values)
     (fault,) = refused.value.faults
     assert (fault.where, fault.hint) == (f"{table}.{name}", hint)
-    assert fault.message == "is gone: no version knows it any more"
+    assert fault.message == "is not a field any more"
 
 
 def test_a_fault_says_what_was_found_and_what_to_do() -> None:

@@ -128,7 +128,7 @@ def test_plan_assumptions_cannot_override_run_and_faults_of_both_files_are_repor
         f"{assumed}: color",
         f"{assumed}: model",
     ]
-    assert refused.value.faults[2].message == "is the run's own"
+    assert refused.value.faults[2].message == "belongs to the run's configuration"
 
 
 @pytest.mark.parametrize(("content", "says"), [(b"phases = [", "is not TOML"), (b"\xff", "is not TOML")])

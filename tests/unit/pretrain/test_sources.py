@@ -176,7 +176,7 @@ def test_an_address_whose_package_is_missing_names_the_extra() -> None:
 def test_addresses_of_unknown_kinds_are_refused_and_nothing_is_written_to_a_bucket_of_google() -> None:
     with pytest.raises(InvalidInput, match="nothing:// is not known"):
         find("nothing://bucket/pictures", Ingest())
-    with pytest.raises(InvalidInput, match="nothing is written to gs://"):
+    with pytest.raises(InvalidInput, match="cannot write to gs://"):
         Storage.at("gs://bucket/shards")
 
 

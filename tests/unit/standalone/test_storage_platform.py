@@ -149,7 +149,7 @@ def test_an_upload_that_is_given_up_is_said_and_listed(platform, gate, error):
 
 def test_a_crash_is_told_with_the_last_lines_of_the_engine(platform):
     outcome = platform.report(AttemptFailed(Reason.CRASHED, "it ended", exit_code=3), tail=TAIL)
-    assert outcome.message == "it ended; its last words: line 4 | line 5 | line 6 | line 7 | line 8"
+    assert outcome.message == "it ended; its last output: line 4 | line 5 | line 6 | line 7 | line 8"
     assert exit_code_of(outcome) is RunExitCode.CRASHED
 
 

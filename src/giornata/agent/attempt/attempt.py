@@ -123,7 +123,7 @@ class AttemptRunner:
         try:
             return self._engines.ready(kind)
         except InvalidInput as error:
-            raise AttemptFailed(Reason.CRASHED, f"no engine: {error}") from error
+            raise AttemptFailed(Reason.CRASHED, f"the engine did not start: {error}") from error
 
     # ---- while the engine works ----
 

@@ -100,7 +100,9 @@ class Engines:
         if kind is not None and kind not in self.hello.kinds:
             engine.kill()
             said = ", ".join(self.hello.kinds)
-            raise InvalidInput([Fault(where=f"engine {' '.join(command)}", message=f"does {said}, not {kind}")])
+            raise InvalidInput(
+                [Fault(where=f"engine {' '.join(command)}", message=f"runs jobs of the kinds {said}, not {kind}")]
+            )
         log.info("engine %d is ready on %s for %s", engine.pid, self.hello.device, ", ".join(self.hello.kinds))
         return engine
 

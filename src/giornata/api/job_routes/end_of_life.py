@@ -24,7 +24,7 @@ from giornata.protocol.strict_json import Json
 
 router = APIRouter(prefix="/v1", tags=["end of life"])
 ProjectId = Annotated[str, Path(max_length=64)]
-Cancel = Annotated[bool, Query(description="Cancel what has not ended, in place of a refusal.")]
+Cancel = Annotated[bool, Query(description="Cancel jobs that have not ended. Default: refuse to delete them.")]
 Target = Annotated[
     str, Path(max_length=80, pattern=PIN_PATTERN, description="Id of a job or dataset, or JOB@STEP of a checkpoint.")
 ]
@@ -47,7 +47,9 @@ def delete_project(
     ctx: Ctx,
     caller: User,
     project_id: ProjectId,
-    confirm: Annotated[str, Query(min_length=1, max_length=64, description="The id once more, against slips.")],
+    confirm: Annotated[
+        str, Query(min_length=1, max_length=64, description="Id of the project again, as a confirmation.")
+    ],
     cancel: Cancel = False,
 ) -> Deletion:
     """Delete a project with all that it owns. Its keys and members end at once; its cost stays."""
@@ -56,19 +58,19 @@ def delete_project(
 
 @router.get("/projects/{project_id}/retention", responses=USER_ITEM)
 def get_retention(ctx: Ctx, caller: User, project_id: ProjectId) -> ProjectRetention:
-    """Return how long the project keeps what."""
+    """Return how long the project keeps each class of data."""
     return retention.read_retention_of(ctx, caller, project_id)
 
 
 @router.put("/projects/{project_id}/retention", responses=USER_ITEM)
 def set_retention(ctx: Ctx, caller: User, project_id: ProjectId, body: Json[SetRetention]) -> ProjectRetention:
-    """Set how long the project keeps what. A class that is left out is kept until somebody deletes it."""
+    """Set how long the project keeps each class of data. A class that you leave out has no limit."""
     return retention.set_retention(ctx, caller, project_id, body)
 
 
 @router.get("/projects/{project_id}/retention/preview", responses=USER_ITEM)
 def preview_retention(ctx: Ctx, caller: User, project_id: ProjectId) -> RetentionPreview:
-    """Return what retention would take now, by what is set."""
+    """Return what retention would delete now."""
     return retention.preview_retention(ctx, caller, project_id)
 
 
@@ -76,13 +78,13 @@ def preview_retention(ctx: Ctx, caller: User, project_id: ProjectId) -> Retentio
 def preview_other_retention(
     ctx: Ctx, caller: User, project_id: ProjectId, body: Json[SetRetention]
 ) -> RetentionPreview:
-    """Return what retention would take now if it was set so. Nothing is changed."""
+    """Return what retention would delete now with these times. Nothing is changed."""
     return retention.preview_retention(ctx, caller, project_id, body)
 
 
 @router.get("/pins", responses=USER)
 def list_pins(ctx: Ctx, caller: User) -> PinList:
-    """Return what is pinned in the project."""
+    """Return the pinned jobs, datasets and checkpoints of the project."""
     return pins.list_pins(ctx, caller)
 
 
@@ -94,5 +96,5 @@ def pin(ctx: Ctx, caller: User, target: Target) -> Pin:
 
 @router.delete("/pins/{target}", responses=USER_ITEM)
 def unpin(ctx: Ctx, caller: User, target: Target) -> Pin:
-    """Let retention and deletion take it again."""
+    """Unpin a job, a dataset or a checkpoint: retention and deletion may remove it again."""
     return pins.set_pin(ctx, caller, target, pinned=False)

@@ -35,20 +35,30 @@ async def find_pictures(
     lists: ReadLists,
     caller: User,
     match: Annotated[
-        str | None, Query(min_length=1, max_length=256, description="Words of the prompt; all must be there.")
+        str | None,
+        Query(min_length=1, max_length=256, description="Only pictures with all of these words in their prompt."),
     ] = None,
-    model: Annotated[Name, Query(description="The base model, as the order named it.")] = None,
-    lora: Annotated[Name, Query(description="A LoRA, as the order named it; JOB finds JOB@STEP, too.")] = None,
-    since: Annotated[Instant | None, Query(description="RFC 3339; ordered not before this instant.")] = None,
-    until: Annotated[Instant | None, Query(description="RFC 3339; ordered before this instant.")] = None,
+    model: Annotated[Name, Query(description="Only pictures of this base model, as the order named it.")] = None,
+    lora: Annotated[
+        Name, Query(description="Only pictures with this LoRA, as the order named it. JOB finds JOB@STEP, too.")
+    ] = None,
+    since: Annotated[
+        Instant | None, Query(description="Only pictures that were ordered at or after this instant (RFC 3339).")
+    ] = None,
+    until: Annotated[
+        Instant | None, Query(description="Only pictures that were ordered before this instant (RFC 3339).")
+    ] = None,
     starred: Annotated[bool, Query(description="Only pictures with a star.")] = False,
-    tag: Annotated[list[TagName] | None, Query(max_length=20, description="Repeated; all must be there.")] = None,
+    tag: Annotated[
+        list[TagName] | None,
+        Query(max_length=20, description="Only pictures with this tag. Repeated: with all of the tags."),
+    ] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> object:
     """Return pictures that have files, of the newest orders first.
 
-    A page may be empty though others follow: go on with `next`.
+    A page may be empty although more pages follow: continue with `next`.
     """
     search = gallery.GallerySearch(
         match=match, model=model, lora=lora, since=since, until=until, starred=starred, tags=tag or ()
@@ -58,7 +68,7 @@ async def find_pictures(
 
 @router.post("/pictures:mark", responses=USER_CHANGE)
 def mark_pictures(ctx: Ctx, caller: User, body: Json[MarkPictures]) -> MarkedPictures:
-    """Give pictures stars and tags, or take them. May be repeated."""
+    """Give pictures stars and tags, or remove them. May be repeated."""
     return gallery.mark_pictures(ctx, caller, body)
 
 
@@ -74,6 +84,6 @@ def delete_pictures(ctx: Ctx, caller: User, body: Json[ChosenPictures]) -> Delet
     response_class=StreamingResponse,
 )
 def archive_pictures(ctx: Ctx, caller: User, body: Json[ChosenPictures]) -> StreamingResponse:
-    """Return the files of pictures in a ZIP file, which is sent while it is read from storage."""
+    """Return the files of pictures as one ZIP file, streamed from storage."""
     name = {"Content-Disposition": 'attachment; filename="pictures.zip"'}
     return StreamingResponse(archived(ctx, caller, body.pictures), media_type=ZIP, headers=name)

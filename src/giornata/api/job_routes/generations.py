@@ -44,7 +44,7 @@ async def create_generation(
 ) -> Generation:
     """Order pictures. With `Prefer: wait=60` the reply has them, if they are done by then.
 
-    Without it, or when the time is up, the reply is 202 with the order and the pictures that are done.
+    Without `Prefer`, or when the time is up, the reply is 202 with the order and the pictures that are done.
     """
     fields = spec_fields(body.fields())
     given = body.model_dump(include=set(GenerationRequest.model_fields), exclude_unset=True)

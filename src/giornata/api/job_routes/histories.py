@@ -22,7 +22,8 @@ Points = Annotated[
     Query(
         ge=LEAST_POINTS,
         le=MOST_POINTS,
-        description="As many points at most, of steps all over the job; without `limit` and further pages.",
+        description="Maximum number of points, from steps over the whole job. There are no further pages, and no "
+        "`limit`.",
     ),
 ]
 STREAMED: dict[int | str, dict[str, Any]] = {
@@ -68,7 +69,7 @@ async def list_metrics(
     limit: Limit = 500,
     points: Points = None,
 ) -> Response:
-    """Return the job's metrics, by ascending steps; with `points` those of a curve, the last step among them."""
+    """Return the job's metrics by ascending steps. With `points`, a selection of all steps, with the last."""
     if points is not None:
         return await lists.page(read_curve, ctx, caller, job_id, after_step=after_step, points=points)
     return await lists.page(job_outputs.read_metrics, ctx, caller, job_id, after_step=after_step, limit=limit)

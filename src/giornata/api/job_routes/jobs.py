@@ -57,7 +57,7 @@ async def create_job(
     body: Json[SubmitJob],
     idempotency_key: IdempotencyKey = None,
 ) -> Job:
-    """Submit a job. The spec is checked whole before anything is stored."""
+    """Submit a job. The server checks the whole spec before it stores anything."""
     asked = submit.JobRequest(caller=caller, request=body, idempotency_key=idempotency_key)
     job, created = await submitted(request, asked)
     wakeup.notify()
@@ -81,26 +81,45 @@ async def list_jobs(
     caller: User,
     state: Annotated[
         list[StateName] | None,
-        Query(max_length=32, description=f"Repeated, or a comma list of {', '.join(JobState)}."),
+        Query(
+            max_length=32,
+            description=f"Only jobs in these states. Repeated, or a comma list of {', '.join(JobState)}.",
+        ),
     ] = None,
-    label: Annotated[list[str] | None, Query(max_length=32, description="`key:value`; all must match.")] = None,
-    kind: Annotated[str | None, Query(max_length=32)] = None,
+    label: Annotated[
+        list[str] | None,
+        Query(
+            max_length=32, description="Only jobs with this label, as `key:value`. Repeated: with all of the labels."
+        ),
+    ] = None,
+    kind: Annotated[str | None, Query(max_length=32, description="Only jobs of this kind, such as `train`.")] = None,
     match: Annotated[
-        str | None, Query(min_length=1, max_length=128, description="A job's name, or the beginning of its id.")
+        str | None,
+        Query(
+            min_length=1, max_length=128, description="Only jobs with this name, or whose id begins with this text."
+        ),
     ] = None,
     search: Annotated[
-        str | None, Query(min_length=1, max_length=128, description="A text within a job's name, of any case.")
+        str | None,
+        Query(
+            min_length=1,
+            max_length=128,
+            description="Only jobs with this text in their name, in upper or lower case.",
+        ),
     ] = None,
     include: Annotated[
         list[PartName] | None,
-        Query(max_length=8, description="`spec`, `result`: left out otherwise. Repeated, or a comma list."),
+        Query(
+            max_length=8,
+            description="Fields that lists leave out otherwise: `spec`, `result`. Repeated, or a comma list.",
+        ),
     ] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Response:
     """Return jobs, newest first, without their attempts; with `spec` and `result` only if `include` names them.
 
-    A page may end before its `limit`, when its jobs are large; `next` goes on.
+    A page of large jobs may end before its `limit`; `next` leads to the rest.
     With `search` a page looks at the names of 2000 jobs, and may be empty though others follow.
     """
     states, labels, parts = wanted(state or (), label or (), include or ())
@@ -133,7 +152,7 @@ def get_job(ctx: Ctx, caller: User, job_id: JobId) -> Job:
 
 @router.patch("/jobs/{job_id}", responses=refusals(401, 402, 403, 404, 409))
 def change_job(ctx: Ctx, caller: User, wakeup: Wake, job_id: JobId, body: Json[ChangeJob]) -> Job:
-    """Set the job's budget. A job that was paused for want of it is in the queue again."""
+    """Set the budget of a job. A job that was paused because its budget was spent returns to the queue."""
     job = set_budget.change_job(ctx, caller, job_id, body)
     wakeup.notify()
     return job
@@ -141,7 +160,7 @@ def change_job(ctx: Ctx, caller: User, wakeup: Wake, job_id: JobId, body: Json[C
 
 @router.post("/jobs/{job_id}/cancel", responses=USER_CHANGE)
 def cancel_job(ctx: Ctx, caller: User, job_id: JobId) -> Job:
-    """End the job. Repeating it changes nothing; a job that has ended otherwise is a 409."""
+    """Cancel a job. Repeating the request changes nothing. A job that has ended otherwise gives 409."""
     return stop_job.cancel(ctx, caller, job_id)
 
 
@@ -154,7 +173,7 @@ def cancel_job(ctx: Ctx, caller: User, job_id: JobId) -> Job:
 def retry_job(ctx: Ctx, caller: User, wakeup: Wake, response: Response, job_id: JobId) -> Job:
     """Submit a new job with the same spec and seed, which goes on from the last committed checkpoint.
 
-    A job that is queued stays itself, and may go back at once to machines that failed it.
+    For a queued job no new job is made: machines that failed it may take it again at once.
     """
     job = retry.retry(ctx, caller, job_id)
     wakeup.notify()

@@ -20,7 +20,7 @@ RegisteredName = Annotated[
 
 @router.post("/models", responses=USER)
 def add_model(ctx: Ctx, caller: User, body: Json[AddModel]) -> RegisteredModel:
-    """Give a model file a name. The server fetches a reference before it answers, which may take minutes."""
+    """Register a model file under a name. The server first fetches a reference, which may take minutes."""
     return register.add_model(ctx, caller, body)
 
 
@@ -48,5 +48,5 @@ def change_model(ctx: Ctx, caller: User, name: RegisteredName, body: Json[Change
 
 @router.delete("/models/{name:path}", responses=USER_ITEM)
 def remove_model(ctx: Ctx, caller: User, name: RegisteredName) -> RegisteredModel:
-    """Forget a model. Orders that wait and name it may fail."""
+    """Remove a model from the registry. Waiting orders that name it may fail."""
     return register.remove_model(ctx, caller, name)

@@ -97,7 +97,7 @@ async def create_images(
     wakeup: Wake,
     body: Json[ImageGenerationRequest],
 ) -> ImageGenerationReply:
-    """Draw pictures, and answer when all are done, in OpenAI's shape.
+    """Draw pictures, and reply when all are done, in the format of OpenAI's API.
 
     When the client leaves, or the pictures take too long, the order is canceled.
     """

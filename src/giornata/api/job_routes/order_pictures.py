@@ -51,7 +51,10 @@ async def list_pictures(
         PictureOrder, Query(description="`number`, or `end`: those that have ended, in the order of their ends.")
     ] = PictureOrder.NUMBER,
     after: Annotated[
-        int | None, Query(ge=-1, le=LARGEST_NUMBER, description="Only behind this number, or with by=end this id.")
+        int | None,
+        Query(
+            ge=-1, le=LARGEST_NUMBER, description="Only pictures after this number, or with `by=end` after this id."
+        ),
     ] = None,
     limit: Limit = 100,
 ) -> Response:

@@ -42,5 +42,5 @@ def create_sweep(
 
 @router.get("/{job_id}", responses=USER_ITEM)
 def get_sweep(ctx: Ctx, caller: User, job_id: JobId) -> Sweep:
-    """Return a sweep, with what differs and what came of it for each of its jobs."""
+    """Return a sweep with each of its jobs: changed fields, state, loss and cost."""
     return read_sweep.get_sweep(ctx, caller, job_id)

@@ -26,13 +26,13 @@ router = APIRouter(prefix="/v1", tags=["data"])
 
 @router.post("/uploads", responses=USER)
 def request_uploads(ctx: Ctx, caller: User, body: Json[UploadRequest]) -> UploadReply:
-    """Return which files are missing, and where to put them."""
+    """Return for each file that the project has it, or signed URLs to upload it."""
     return uploads.request_uploads(ctx, caller, body)
 
 
 @router.post("/uploads/{upload_id}/urls", responses=USER_CHANGE)
 def renew_upload(ctx: Ctx, caller: User, upload_id: UploadId, body: Json[RenewParts]) -> UploadTicket:
-    """Return fresh URLs for an upload that takes longer than its URLs live."""
+    """Return new URLs for an upload whose URLs have expired."""
     return uploads.renew_upload(ctx, caller, upload_id, body)
 
 
@@ -44,7 +44,7 @@ def complete_upload(ctx: Ctx, caller: User, upload_id: UploadId, body: Json[Comp
 
 @router.post("/datasets", responses=USER)
 def create_dataset(ctx: Ctx, caller: User, body: Json[CreateDataset]) -> Dataset:
-    """Create a dataset of uploaded pictures, after looking at every one. The same items give the same id."""
+    """Create a dataset of uploaded pictures, after inspecting each. The same items give the same id."""
     return datasets.create_dataset(ctx, caller, body)
 
 

@@ -22,7 +22,7 @@ NodeId = Annotated[str, Path(max_length=64)]
 
 @router.get("/fleets", responses=refusals(401, 403), response_model=FleetPage)
 async def list_fleets(ctx: Ctx, lists: ReadLists, caller: User) -> Response:
-    """Return all fleets, with what was decided about them and why."""
+    """Return all fleets, with their last scaling decisions and the reasons."""
     return await lists.page(read_fleets.list_fleets, ctx, caller)
 
 
@@ -34,25 +34,25 @@ def get_fleet(ctx: Ctx, caller: User, name: FleetName) -> Fleet:
 
 @router.post("/fleets/{name}/roll", responses=USER_CHANGE)
 def roll_fleet(ctx: Ctx, caller: User, name: FleetName) -> Fleet:
-    """Bring the fleet's instances to what the settings say, without losing work. Root admin only."""
+    """Replace the fleet's instances that have outdated settings, without losing work. Root admin only."""
     return roll.ask_to_roll(ctx, caller, name)
 
 
 @router.post("/fleets/{name}/pause", responses=USER_CHANGE)
 def pause_fleet(ctx: Ctx, caller: User, name: FleetName) -> Fleet:
-    """Have no nodes of the fleet until it is resumed; those at work give their jobs back first. Root admin only."""
+    """Stop all nodes of the fleet until it is resumed. Busy nodes give their jobs back first. Root admin only."""
     return operator_actions.pause_fleet(ctx, caller, name)
 
 
 @router.post("/fleets/{name}/resume", responses=USER_CHANGE)
 def resume_fleet(ctx: Ctx, caller: User, name: FleetName) -> Fleet:
-    """Let a paused fleet follow the queue again. Root admin only."""
+    """Let a paused fleet scale with the queue again. Root admin only."""
     return operator_actions.resume_fleet(ctx, caller, name)
 
 
 @router.post("/fleets/{name}/scale", responses=USER_CHANGE)
 def scale_fleet(ctx: Ctx, caller: User, name: FleetName, body: Json[ScaleFleet]) -> Fleet:
-    """Set limits that win over the settings, or go back to these. Root admin only."""
+    """Set limits that override the settings, or remove such limits. Root admin only."""
     return operator_actions.scale_by_hand(ctx, caller, name, body)
 
 
@@ -62,7 +62,7 @@ async def list_machines(
     ctx: Ctx,
     lists: ReadLists,
     caller: User,
-    state: Annotated[MachineState | None, Query(description="Only those in this state.")] = None,
+    state: Annotated[MachineState | None, Query(description="Only machines in this state.")] = None,
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> Response:
@@ -72,14 +72,14 @@ async def list_machines(
 
 @router.post("/machines/{machine_id}/quarantine", responses=USER_ITEM)
 def quarantine_machine(ctx: Ctx, caller: User, machine_id: MachineId, body: Json[QuarantineMachine]) -> MachinePage:
-    """Give the machine no more work until it is released. Its present work goes on to its end. Root admin only."""
+    """Give the machine no more jobs until it is released. It finishes its present jobs. Root admin only."""
     return operator_actions.quarantine_machine(ctx, caller, machine_id, reason=body.reason)
 
 
 @router.post("/machines/{machine_id}/release", responses=USER_ITEM)
 def release_machine(ctx: Ctx, caller: User, wakeup: Wake, machine_id: MachineId) -> MachinePage:
-    """Clear all that is held against the machine: it gets work again, also queued jobs that it failed. Root admin
-    only.
+    """Forget the failures of a machine and lift its bans: it gets jobs again, also queued ones that it failed. Root
+    admin only.
     """
     page = operator_actions.release_machine(ctx, caller, machine_id)
     wakeup.notify()

@@ -54,8 +54,8 @@ def agree_on_version(
         Header(
             alias=PROTOCOL_HEADER,
             pattern=PATTERN,
-            description="Versions of the protocol that the node speaks, as `2` or `1-2`. The reply's header of this "
-            "name has the one that both will speak. Without it: 1.",
+            description="Versions of the protocol that the node speaks, such as `2` or `1-2`. The reply's header of "
+            "this name has the one that both will speak. Without it: 1.",
         ),
     ] = None,
 ) -> None:
@@ -78,9 +78,9 @@ LONGEST_POLL_S = 5.0
 async def claim_job(
     *, request: Request, ctx: Ctx, caller: User, settings: Settings, wakeup: Wake, body: Json[Claim]
 ) -> ClaimReply:
-    """Return a job, or why there is none; wait up to `wait_s` for one.
+    """Return a job, or the reason why there is none. The reply waits up to `wait_s` for a job.
 
-    A client that went away while a job was being claimed for it gets it by repeating its `request_id`.
+    A client that lost the reply repeats its `request_id` and gets the same job.
     """
     asked, ends_s = claim.Asked(caller=caller, claim=body), time.monotonic() + body.wait_s
     state = request.app.state
@@ -121,27 +121,31 @@ def _waits_for(caller: Caller, wanted: Claim) -> tuple[frozenset[str], str | Non
 
 
 @router.get("/policy", responses=refusals(401, 403, 409))
-def get_node_policy(ctx: Ctx, caller: User, fleet: Annotated[str, Query(max_length=128)] = "local") -> NodePolicy:
+def get_node_policy(
+    ctx: Ctx,
+    caller: User,
+    fleet: Annotated[str, Query(max_length=128, description="Name of the node's fleet.")] = "local",
+) -> NodePolicy:
     """Return the fleet's demands on its nodes, with URLs to measure the link; empty for a fleet that is not known."""
     return known_node.node_policy(ctx, caller, fleet)
 
 
 @router.post("/checks", responses=refusals(401, 403, 409))
 def note_checks(ctx: Ctx, caller: User, body: Json[NodeChecks]) -> ChecksNoted:
-    """Keep what the node found out about itself. The latest is kept, and shown in `GET /v1/nodes`."""
+    """Record the results of a node's checks. `GET /v1/nodes` shows the latest."""
     return known_node.note_checks(ctx, caller, body)
 
 
 @attempts.post("/heartbeat", responses=ATTEMPT, operation_id="heartbeat")
 async def beat(request: Request, attempt_id: Attempt, body: Json[Heartbeat]) -> HeartbeatReply:
-    """Renew the lease. 409 `lease-lost`: the job is another's, or over; drop it at once."""
+    """Renew the lease. 409 `lease-lost`: another node has the job, or it has ended; stop work on it at once."""
     reply: HeartbeatReply = await request.app.state.beats.ask(heartbeat.Beat(attempt_id=attempt_id, said=body))
     return reply
 
 
 @attempts.post("/log", status_code=NO_BODY, responses=ATTEMPT)
 def append_log(ctx: Ctx, attempt_id: Attempt, body: Json[LogLines]) -> None:
-    """Append lines to the job's log. Lines that are there already are not added again."""
+    """Append lines to the job's log. Lines that the log has already are not added again."""
     report.add_log_lines(ctx, attempt_id, body)
 
 
@@ -153,25 +157,25 @@ def put_metrics(ctx: Ctx, attempt_id: Attempt, body: Json[MetricBatch]) -> None:
 
 @attempts.post("/notice", status_code=NO_BODY, responses=ATTEMPT)
 def add_notice(ctx: Ctx, attempt_id: Attempt, body: Json[NoticeReport]) -> None:
-    """Put a notice into the job's events."""
+    """Add a notice to the job's events."""
     report.add_notice(ctx, attempt_id, body)
 
 
 @attempts.post("/uploads", responses=ATTEMPT)
 def request_attempt_uploads(ctx: Ctx, attempt_id: Attempt, body: Json[UploadRequest]) -> UploadReply:
-    """Return places for files that the project does not have yet."""
+    """Return signed URLs for files that the project does not have yet."""
     return uploads.request_attempt_uploads(ctx, attempt_id, body)
 
 
 @attempts.post("/uploads/{upload_id}/urls", responses=ATTEMPT)
 def renew_attempt_upload(ctx: Ctx, attempt_id: Attempt, upload_id: UploadId, body: Json[RenewParts]) -> UploadTicket:
-    """Return fresh URLs for an upload that takes longer than its URLs live."""
+    """Return new URLs for an upload whose URLs have expired."""
     return uploads.renew_attempt_upload(ctx, attempt_id, upload_id, body)
 
 
 @attempts.post("/checkpoints", responses=ATTEMPT)
 def commit_checkpoint(ctx: Ctx, attempt_id: Attempt, body: Json[CommitCheckpoint]) -> Committed:
-    """Make an uploaded checkpoint exist, after verifying its bytes. May be repeated."""
+    """Commit an uploaded checkpoint, after verifying its bytes. May be repeated."""
     return commit.commit_checkpoint(ctx, attempt_id, body)
 
 
@@ -182,16 +186,16 @@ def reject_checkpoint(
     step: Annotated[int, Path(ge=0, le=LARGEST_ID)],
     message: Annotated[str, Body(embed=True, max_length=4000)],
 ) -> None:
-    """Reject a committed checkpoint whose bytes do not hold, and go on with the one before.
+    """Reject a committed checkpoint whose bytes are damaged, to go on with the one before.
 
-    The server looks itself: if it finds the bytes, the checkpoint stands for others. May be repeated.
+    The server verifies the bytes itself: if they are sound, other attempts may use the checkpoint. May be repeated.
     """
     rejecting_checkpoint.reject_checkpoint(ctx, attempt_id, step, message)
 
 
 @attempts.post("/artifacts", responses=ATTEMPT)
 def commit_artifact(ctx: Ctx, attempt_id: Attempt, body: Json[CommitArtifact]) -> Committed:
-    """Make an uploaded artifact exist, after verifying its bytes. May be repeated."""
+    """Commit an uploaded artifact, after verifying its bytes. May be repeated."""
     return commit.commit_artifact(ctx, attempt_id, body)
 
 
@@ -217,7 +221,7 @@ def request_picture_uploads(ctx: Ctx, attempt_id: Attempt, body: Json[PictureUpl
 async def report_pictures(
     *, request: Request, ctx: Ctx, attempt_id: Attempt, wakeup: Wake, body: Json[PictureResults]
 ) -> PictureResultsReply:
-    """Make uploaded pictures results of their orders, and take back those that failed. May be repeated."""
+    """Commit uploaded pictures as results of their orders, and take back those that failed. May be repeated."""
     report = await run_in_threadpool(picture_report.checked, ctx, attempt_id, body)
     reply: PictureResultsReply = await request.app.state.picture_results.ask(report)
     if body.failed:

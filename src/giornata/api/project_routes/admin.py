@@ -42,7 +42,7 @@ async def list_nodes(
     ctx: Ctx,
     lists: ReadLists,
     caller: User,
-    gone: Annotated[bool, Query(description="Also those that left long ago.")] = False,
+    gone: Annotated[bool, Query(description="Also nodes that left more than an hour ago.")] = False,
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> Response:
@@ -68,7 +68,7 @@ async def list_projects(
 def set_budget(
     ctx: Ctx, caller: User, wakeup: Wake, project_id: Annotated[str, Path(max_length=64)], body: Json[SetBudget]
 ) -> Project:
-    """Set or lift the budget of all jobs of the project. Jobs that waited for the money go on."""
+    """Set or lift the budget of all jobs of the project. Paused jobs resume if the new budget allows it."""
     project = budgeting.set_project_budget(ctx, caller, project_id, body)
     wakeup.notify()
     return project
@@ -78,7 +78,7 @@ def set_budget(
 def set_limits(
     ctx: Ctx, caller: User, project_id: Annotated[str, Path(max_length=64)], body: Json[SetLimits]
 ) -> Project:
-    """Set how many pictures a dataset of the project may have."""
+    """Set the maximum number of pictures in a dataset of the project."""
     return projects.set_project_limits(ctx, caller, project_id, body)
 
 
@@ -86,13 +86,13 @@ def set_limits(
 def set_safety(
     ctx: Ctx, caller: User, project_id: Annotated[str, Path(max_length=64)], body: Json[SetSafety]
 ) -> Project:
-    """Set what becomes of the project's pictures that the safety checker takes for unsafe."""
+    """Set the project's rule for pictures that the safety checker finds unsafe."""
     return projects.set_project_safety(ctx, caller, project_id, body)
 
 
 @router.post("/keys", status_code=status.HTTP_201_CREATED, responses=USER_ITEM)
 def create_key(ctx: Ctx, caller: User, body: Json[CreateKey]) -> CreatedKey:
-    """Create a key. Its secret is shown this once."""
+    """Create a key. Only this reply shows its secret."""
     return keys.create_key(ctx, caller, body)
 
 
@@ -104,7 +104,7 @@ async def list_keys(ctx: Ctx, lists: ReadLists, caller: User, cursor: Cursor = N
 
 @router.delete("/keys/{key_id}", responses=USER_ITEM)
 def revoke_key(ctx: Ctx, caller: User, key_id: Annotated[str, Path(max_length=64)]) -> Key:
-    """Refuse the key from now on. Repeating it changes nothing."""
+    """Revoke a key. Repeating the request changes nothing."""
     return keys.revoke_key(ctx, caller, key_id)
 
 
@@ -112,7 +112,7 @@ def revoke_key(ctx: Ctx, caller: User, key_id: Annotated[str, Path(max_length=64
 def rotate_key(
     ctx: Ctx, caller: User, key_id: Annotated[str, Path(max_length=64)], body: Json[RotateKey]
 ) -> CreatedKey:
-    """Give the key a new secret, which is shown this once. The one of before stays valid for a while."""
+    """Give a key a new secret, which only this reply shows. The old secret stays valid for `overlap_s`."""
     return keys.rotate_key(ctx, caller, key_id, body)
 
 
@@ -121,8 +121,10 @@ async def get_costs(
     ctx: Ctx,
     lists: ReadLists,
     caller: User,
-    since: Annotated[Instant | None, Query(description="RFC 3339; thirty days before `until` by default.")] = None,
-    until: Annotated[Instant | None, Query(description="RFC 3339; now by default.")] = None,
+    since: Annotated[
+        Instant | None, Query(description="Start of the period (RFC 3339). Default: 30 days before `until`.")
+    ] = None,
+    until: Annotated[Instant | None, Query(description="End of the period (RFC 3339). Default: now.")] = None,
 ) -> Response:
     """Return the costs of the project's work; for a root admin of all projects, and the bills of the fleets."""
     return await lists.page(read_costs.read_costs, ctx, caller, since, until)
@@ -134,10 +136,11 @@ async def get_daily_costs(
     ctx: Ctx,
     lists: ReadLists,
     caller: User,
-    since: Annotated[Day | None, Query(description="29 days before `until` by default.")] = None,
-    until: Annotated[Day | None, Query(description="Today by default, in UTC.")] = None,
+    since: Annotated[Day | None, Query(description="First day. Default: 29 days before `until`.")] = None,
+    until: Annotated[Day | None, Query(description="Last day. Default: today, in UTC.")] = None,
     label: Annotated[
-        str | None, Query(pattern=f"^{LABEL_NAME.pattern}$", description="One line for each value of this label.")
+        str | None,
+        Query(pattern=f"^{LABEL_NAME.pattern}$", description="Return a line for each value of this label of jobs."),
     ] = None,
 ) -> Response:
     """Return what the project's work cost on each day in UTC; for a root admin the work of all projects."""
@@ -146,7 +149,7 @@ async def get_daily_costs(
 
 @router.put("/secrets/{name}", responses=refusals(401, 403))
 def set_secret(ctx: Ctx, caller: User, name: SecretName, body: Json[SetSecret]) -> Secret:
-    """Keep a secret's value, encrypted. It cannot be read back; jobs name it in `hub_token_secret` or the like."""
+    """Store a secret, encrypted. Nobody can read it back; jobs name it, for example in `hub_token_secret`."""
     return keep_secrets.set_secret(ctx, caller, name, body)
 
 
@@ -158,5 +161,5 @@ def list_secrets(ctx: Ctx, caller: User) -> SecretPage:
 
 @router.delete("/secrets/{name}", responses=USER_ITEM)
 def delete_secret(ctx: Ctx, caller: User, name: SecretName) -> Secret:
-    """Forget the secret's value. Jobs that name it can no longer use it."""
+    """Delete a secret. Jobs that name it can no longer use it."""
     return keep_secrets.delete_secret(ctx, caller, name)

@@ -18,9 +18,14 @@ from giornata.protocol.account.audit_log import AuditLogHeads, AuditLogPage
 router = APIRouter(prefix="/v1/audit-log", tags=["administration"])
 MEDIA_TYPE = "application/jsonl"
 ProjectFilter = Annotated[
-    str | None, Query(max_length=64, description="Default: the caller's project; for an operator, all projects.")
+    str | None,
+    Query(
+        max_length=64, description="Id of the project. Default: the caller's project; for an operator, all projects."
+    ),
 ]
-OneProject = Annotated[str | None, Query(max_length=64, description="Default: the caller's project.")]
+OneProject = Annotated[
+    str | None, Query(max_length=64, description="Id of the project. Default: the caller's project.")
+]
 
 
 class AuditLogLines(Response):
@@ -38,8 +43,8 @@ async def list_audit_log(
     actor: Annotated[str | None, Query(max_length=200, description="Id of a person or a key.")] = None,
     verb: Annotated[AuditVerb | None, Query(description="Action that the rows record, such as `key.create`.")] = None,
     target: Annotated[str | None, Query(max_length=512, description="Id or name of what was changed.")] = None,
-    since: Annotated[Instant | None, Query(description="RFC 3339; not before this instant.")] = None,
-    until: Annotated[Instant | None, Query(description="RFC 3339; before this instant.")] = None,
+    since: Annotated[Instant | None, Query(description="Only changes at or after this instant (RFC 3339).")] = None,
+    until: Annotated[Instant | None, Query(description="Only changes before this instant (RFC 3339).")] = None,
     project_id: ProjectFilter = None,
     cursor: Cursor = None,
     limit: Limit = 100,

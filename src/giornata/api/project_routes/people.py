@@ -20,7 +20,7 @@ UserId = Annotated[str, Path(max_length=64)]
 
 @router.post("/users", status_code=status.HTTP_201_CREATED, responses=refusals(401, 403, 409, 429))
 async def create_user(request: Request, ctx: Ctx, caller: User, body: Json[people.CreateUser]) -> people.User:
-    """Make an account for a person."""
+    """Create an account for a person."""
     return await with_password(request, partial(users.create_user, ctx, caller, body))
 
 
@@ -34,7 +34,7 @@ async def list_users(ctx: Ctx, lists: ReadLists, caller: User, cursor: Cursor = 
 async def change_user(
     request: Request, ctx: Ctx, caller: User, user_id: UserId, body: Json[people.ChangeUser]
 ) -> people.User:
-    """Make a person an operator or none any more; set a new password; deactivate an account, or take it up again."""
+    """Change an account: operator or not, another password, active or not."""
     return await with_password(request, partial(users.change_user, ctx, caller, user_id, body))
 
 
@@ -48,7 +48,7 @@ async def list_members(ctx: Ctx, lists: ReadLists, caller: User, project_id: Pro
 def set_member(
     ctx: Ctx, caller: User, project_id: ProjectId, user_id: UserId, body: Json[people.SetMember]
 ) -> people.ProjectMember:
-    """Give a member another role. An operator may add a person who is no member."""
+    """Give a member another role. An operator may add a person who is not a member."""
     return members.set_member(ctx, caller, project_id, user_id, body)
 
 
@@ -60,7 +60,7 @@ def remove_member(ctx: Ctx, caller: User, project_id: ProjectId, user_id: UserId
 
 @router.post("/invitations", status_code=status.HTTP_201_CREATED, responses=USER_ITEM)
 def create_invitation(ctx: Ctx, caller: User, body: Json[people.CreateInvitation]) -> people.CreatedInvitation:
-    """Make an invitation. Its secret is shown this once."""
+    """Create an invitation. Only this reply shows its secret."""
     return invitations.create_invitation(ctx, caller, body)
 
 
@@ -76,5 +76,5 @@ async def list_invitations(
 def revoke_invitation(
     ctx: Ctx, caller: User, invitation_id: Annotated[str, Path(max_length=64)]
 ) -> people.ProjectInvitation:
-    """Refuse the link from now on. Repeating it changes nothing."""
+    """Revoke an invitation: the server refuses its link. Repeating the request changes nothing."""
     return invitations.revoke_invitation(ctx, caller, invitation_id)

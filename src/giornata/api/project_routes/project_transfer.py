@@ -26,7 +26,7 @@ router = APIRouter(prefix="/v1", tags=["project transfer"])
 
 @router.post("/export/files", responses=USER)
 def export_files(ctx: Ctx, caller: User, body: Json[ExportFiles]) -> ExportedFiles:
-    """Return where to get files of the project."""
+    """Return signed URLs of files of the project, for an export."""
     return exports.export_files(ctx, caller, body)
 
 
@@ -36,7 +36,7 @@ def export_files(ctx: Ctx, caller: User, body: Json[ExportFiles]) -> ExportedFil
     status_code=status.HTTP_201_CREATED,
 )
 def import_job(ctx: Ctx, caller: User, body: Json[ImportJob], response: Response) -> Job:
-    """Take in a job that ended elsewhere. 200 when it was imported before."""
+    """Import a job that ended in another project. The status is 200 if it was imported before."""
     job, made = imports.import_job(ctx, caller, body)
     if not made:
         response.status_code = status.HTTP_200_OK
@@ -46,11 +46,11 @@ def import_job(ctx: Ctx, caller: User, body: Json[ImportJob], response: Response
 
 @router.post("/import/jobs/{job_id}/pictures", responses=USER_CHANGE)
 def import_pictures(ctx: Ctx, caller: User, job_id: JobId, body: Json[ImportPictures]) -> ImportedPictures:
-    """Take in pictures of an imported order, with stars and tags. May be repeated."""
+    """Import pictures of an imported order, with stars and tags. May be repeated."""
     return pictures.import_pictures(ctx, caller, job_id, body)
 
 
 @router.post("/import/jobs/{job_id}/history", responses=USER_CHANGE)
 def import_history(ctx: Ctx, caller: User, job_id: JobId, body: Json[ImportHistory]) -> ImportedHistory:
-    """Write metrics, log lines, attempts and events of an imported job. May be repeated."""
+    """Import metrics, log lines, attempts and events of an imported job. May be repeated."""
     return histories.import_history(ctx, caller, job_id, body)

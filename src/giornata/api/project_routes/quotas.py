@@ -22,7 +22,7 @@ async def get_quotas(ctx: Ctx, lists: ReadLists, caller: User, project_id: Proje
 
 @router.put("/projects/{project_id}/quotas", responses=USER_ITEM)
 def set_quotas(ctx: Ctx, caller: User, wakeup: Wake, project_id: ProjectId, body: Json[SetQuotas]) -> ProjectQuotas:
-    """Set or lift limits of the project. Jobs that waited for a higher ceiling may begin."""
+    """Set or lift limits of the project. Jobs that waited for a higher limit may start."""
     found = quotas.set_quotas(ctx, caller, project_id, body)
     wakeup.notify()
     return found

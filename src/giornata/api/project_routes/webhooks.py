@@ -30,7 +30,7 @@ State = Annotated[DeliveryState | None, Query(description="Only deliveries in th
 
 @router.post("", status_code=status.HTTP_201_CREATED, responses=USER_CHANGE)
 def create_webhook(ctx: Ctx, caller: User, body: Json[CreateWebhook]) -> SecretOfWebhook:
-    """Send events to a URL or a mailbox from now on. The signing secret is shown this once."""
+    """Create a webhook, which sends events to a URL or a mailbox. Only this reply shows the signing secret."""
     return manage_webhooks.create_webhook(ctx, caller, body)
 
 

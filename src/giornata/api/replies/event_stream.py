@@ -49,7 +49,10 @@ NEW_STEP = b": step\n\n"
 """Tells pages to load again what shows how far the job is. Clients leave comments out."""
 
 LastEventId = Annotated[
-    int | None, Header(alias="Last-Event-ID", ge=0, lt=2**63, description="Go on behind this event; wins over after.")
+    int | None,
+    Header(
+        alias="Last-Event-ID", ge=0, lt=2**63, description="Continue after this event. Takes precedence over `after`."
+    ),
 ]
 
 

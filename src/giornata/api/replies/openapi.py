@@ -135,8 +135,12 @@ def add_job_schemas(schemas: dict[str, Any]) -> None:
     schemas["SubmitOwnJob"] = _variant(
         submit,
         title="SubmitOwnJob",
-        kind={"type": "string", "pattern": OWN_KIND, "description": "A kind of your own."},
-        spec={"type": "object", "additionalProperties": True, "description": "Handed to the workload as it is."},
+        kind={"type": "string", "pattern": OWN_KIND, "description": "Your own kind of job: x-NAME."},
+        spec={
+            "type": "object",
+            "additionalProperties": True,
+            "description": "Spec that your workload gets as it is.",
+        },
         required=["kind", "spec"],
     )
     schemas["SubmitKnownJob"] = {

@@ -146,7 +146,7 @@ def replayed(first: Message, receive: Receive) -> Receive:
 def _finite(digits: str) -> float:
     value = float(digits)
     if math.isinf(value):
-        raise InvalidInput([Fault(where="body", message=f"{digits[:40]} is larger than any number here")])
+        raise InvalidInput([Fault(where="body", message=f"{digits[:40]} is too large a number")])
     return value
 
 

@@ -17,7 +17,7 @@ M = TypeVar("M", bound=BaseModel)
 async def form_fields(request: Request) -> dict[str, str]:
     """Return the fields of the body. Raises InvalidInput for another body, and for a field that comes twice."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
-        raise InvalidInput([Fault(where="body", message="is no form", hint=f"send it with Content-Type: {FORM}")])
+        raise InvalidInput([Fault(where="body", message="is not a form", hint=f"send it with Content-Type: {FORM}")])
     try:
         text = (await request.body()).decode()
         fields = parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")

@@ -16,7 +16,7 @@ Prefer = Annotated[
     list[str] | None,
     Header(
         max_length=16,
-        description=f"`wait=60`: answer when all is done, or after so many seconds, {MAX_WAIT_S} at most.",
+        description=f"`wait=60`: reply when all pictures are done, or after 60 seconds. Maximum: {MAX_WAIT_S}.",
     ),
 ]
 

@@ -81,7 +81,7 @@ def _responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 @oauth.post("/authorization", responses=_responses(429), openapi_extra=_form_of(AuthorizeDevice))
 async def authorize_device(request: Request, ctx: Ctx) -> DeviceAuthorization:
-    """Begin to sign a device in. It shows `user_code` and the address to its person."""
+    """Begin the sign-in of a device, which shows `user_code` and the address to its person."""
     # The body is read here and not by a dependency: a query that is wrong is told before it.
     asked = message_of(AuthorizeDevice, await form_fields(request))
     url = page_url(request, DEVICE_PATH)
@@ -108,13 +108,13 @@ def find_device(request: Request, ctx: Ctx, caller: User, body: Json[FindDevice]
 
 @router.post("/device/approve", responses=DEVICE)
 def approve_device(request: Request, ctx: Ctx, caller: User, body: Json[ApproveDevice]) -> DeviceRequest:
-    """Let the device have a key that reaches no further than you do. The reply says which scopes it gets."""
+    """Approve a device: it gets a key with no more scopes than you have. The reply lists them."""
     return device_sign_in.approve_device(ctx, caller, body, visitor_of(request))
 
 
 @router.post("/device/deny", responses=DEVICE)
 def deny_device(request: Request, ctx: Ctx, caller: User, body: Json[FindDevice]) -> DeviceRequest:
-    """Let the device have no key."""
+    """Deny a device: it gets no key."""
     return device_sign_in.deny_device(ctx, caller, body, visitor_of(request))
 
 

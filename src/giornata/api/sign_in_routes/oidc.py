@@ -31,7 +31,7 @@ router = APIRouter(prefix="/v1", tags=["people"])
 async def begin_sign_in(request: Request, response: Response, ctx: Ctx, body: Json[BeginSignIn]) -> BegunSignIn:
     """Begin to sign in at the OpenID provider. The browser goes to the page of the reply.
 
-    With `link` the provider's account is added to the person of the session, which is sent as a cookie.
+    With `link` the sign-in links the provider's account to the person of the session (sent as a cookie).
     """
     caller = await _linked_caller(request, ctx) if body.link else None
     redirect_uri = page_url(request, CALLBACK_PATH)

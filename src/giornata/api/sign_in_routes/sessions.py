@@ -94,13 +94,13 @@ async def change_password(request: Request, ctx: Ctx, caller: User, body: Json[C
 
 @router.get("/me/notifications", responses=USER_ITEM)
 def get_notifications(ctx: Ctx, caller: User) -> Notifications:
-    """Return what the caller is told by mail of the own jobs in the project."""
+    """Return the mails that the caller gets about their own jobs in the project."""
     return own_notifications.read_notifications(ctx, caller)
 
 
 @router.put("/me/notifications", responses=refusals(400, 401, 403, 404, 503))
 def set_notifications(ctx: Ctx, caller: User, body: Json[SetNotifications]) -> Notifications:
-    """Have the caller told by mail of the own jobs in the project, or no more."""
+    """Set the mails that the caller gets about their own jobs in the project."""
     return own_notifications.set_notifications(ctx, caller, body)
 
 

@@ -59,10 +59,14 @@ def images(
     number: Annotated[int, typer.Option("--count", "-n", metavar="N", min=1, help="Number of pictures.")] = 60_600,
     refiner: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help=f"Refiner, for {REFINER_STEPS} more steps.", show_default=False),
+        typer.Option(
+            metavar="MODEL",
+            help=f"Refiner model, which draws {REFINER_STEPS} more steps. Default: none.",
+            show_default=False,
+        ),
     ] = None,
     size: Annotated[str, typer.Option(metavar="WIDTHxHEIGHT", help="Size in pixels.")] = SIZE,
-    steps: Annotated[int, typer.Option(help="Denoising steps of the base.")] = STEPS,
+    steps: Annotated[int, typer.Option(help="Number of denoising steps of the base model.")] = STEPS,
     guidance: GuidanceOption = None,
     seed: SeedOption = None,
     assignments: SetOption = None,
@@ -72,10 +76,16 @@ def images(
         typer.Option(metavar="USD", help="Budget of all orders together, in US dollars.", show_default=False),
     ] = None,
     most: Annotated[
-        int, typer.Option("--order-size", metavar="N", min=1, max=MAX_PICTURES, help="Pictures of one order at most.")
+        int,
+        typer.Option(
+            "--order-size", metavar="N", min=1, max=MAX_PICTURES, help="Maximum number of pictures of one order."
+        ),
     ] = MAX_PICTURES,
     state: Annotated[
-        Path, typer.Option(metavar="FILE", help="File that lets the benchmark go on where it was interrupted.")
+        Path,
+        typer.Option(
+            metavar="FILE", help="File that records the orders, so that an interrupted benchmark can go on."
+        ),
     ] = Path("bench-images.json"),
     as_json: JsonFlag = False,
 ) -> None:

@@ -76,7 +76,9 @@ class BenchState:
             message = f"{file} is not the state of a benchmark ({type(error).__name__}: {error})"
             raise InvalidInput([Fault(where=STATE, message=message, hint=hint)]) from None
         if found.digest != digest:
-            raise InvalidInput([Fault(where=STATE, message=f"{file} is of another benchmark", hint=hint)])
+            raise InvalidInput(
+                [Fault(where=STATE, message=f"{file} belongs to a benchmark with other settings", hint=hint)]
+            )
         return found
 
     def save(self) -> None:

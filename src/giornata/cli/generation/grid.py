@@ -89,11 +89,13 @@ def grid(
     results: ResultOptions,
     show: Annotated[
         str | None,
-        typer.Option(metavar="JOB", help="Write the sheet of a grid that was ordered before.", show_default=False),
+        typer.Option(
+            metavar="JOB", help="Write the sheet of this grid, which was ordered before.", show_default=False
+        ),
     ] = None,
     retry: Annotated[
         str | None,
-        typer.Option(metavar="JOB", help="Order the cells of this grid again that failed.", show_default=False),
+        typer.Option(metavar="JOB", help="Order the failed cells of this grid again.", show_default=False),
     ] = None,
     cells: Annotated[
         list[int] | None,
@@ -107,7 +109,7 @@ def grid(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Draw a picture of each combination of some values.
+    """Draw a picture of each combination of values, as one sheet.
 
     With -o DIR the command writes the pictures, a labeled sheet (grid.png), and the cells as grid.csv and grid.json.
     All cells have the same seed. After Ctrl-C the order goes on: --show JOB comes back to it.
@@ -166,7 +168,7 @@ def _misplaced(asked: GridOptions, *, show: str | None, retry: str | None) -> li
 
 def _cells_without_retry(cells: list[int] | None) -> list[Fault]:
     hint = "say which grid, with --retry JOB"
-    return [Fault(where="--cell", message="chooses cells that are drawn again", hint=hint)] if cells else []
+    return [Fault(where="--cell", message="applies only with --retry", hint=hint)] if cells else []
 
 
 def _of_new(settings: Settings, order: CheckedOrder, out: Output, results: ResultOptions) -> int:

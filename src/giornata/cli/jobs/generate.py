@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 def generate(
     context: typer.Context,
     prompts: Annotated[
-        list[str] | None, typer.Argument(metavar="PROMPT", help="Prompts; each in quotes.", show_default=False)
+        list[str] | None, typer.Argument(metavar="PROMPT", help="Prompts. Put each in quotes.", show_default=False)
     ] = None,
     prompts_file: PromptsFile[Path | None] = None,
     from_image: Annotated[
@@ -51,13 +51,15 @@ def generate(
     ] = None,
     image: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Picture to start from; it is uploaded.", show_default=False),
+        typer.Option(
+            metavar="FILE", help="Picture to start from (image-to-image). The command uploads it.", show_default=False
+        ),
     ] = None,
     mask: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="With --image: mask of the picture's size, white where it is drawn anew; it is uploaded.",
+            help="With --image: mask of the same size. White parts are drawn anew. The command uploads it.",
             show_default=False,
         ),
     ] = None,

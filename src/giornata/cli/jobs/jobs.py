@@ -45,7 +45,8 @@ def list_jobs(
         str | None, typer.Option(metavar="KIND", help="Only jobs of this kind, such as train, generate or sweep.")
     ] = None,
     search: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only jobs with this text in their name, of any case.")
+        str | None,
+        typer.Option(metavar="TEXT", help="Only jobs with this text in their name, in upper or lower case."),
     ] = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of jobs.")] = 50,
     as_json: JsonFlag = False,

@@ -48,7 +48,7 @@ def preprocess(
     wait: WaitOption = True,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make control pictures of FILEs, such as edges or depth.
+    """Make control pictures, such as edges or depth, from FILEs.
 
     The files are uploaded; annotations are numbered in their order, from 0. After Ctrl-C the order goes on.
     """

@@ -54,22 +54,27 @@ def train(
     class_directory: Annotated[
         Path | None,
         optional(
-            "Folder with your own class pictures, for prior preservation; needs --set class_prompt or captions.",
+            "Folder with your own class pictures, for prior preservation. Needs captions or --set class_prompt=….",
             "--class-data-dir",
             "--reg-data-dir",
             metavar="DIR",
         ),
     ] = None,
-    model: Annotated[str | None, optional("Base model: a hub id, a folder, or a .safetensors file.")] = None,
+    model: Annotated[
+        str | None, optional("Base model: a registered name, a hub id, a folder, or a .safetensors file.")
+    ] = None,
     steps: Annotated[int | None, optional("Number of optimizer steps. Default: 500, or as the preset says.")] = None,
     preset: Annotated[
-        str | None, optional(f"One of: {', '.join(PRESETS)}.", metavar="NAME", autocompletion=lambda: list(PRESETS))
+        str | None,
+        optional(
+            f"Preset to start from: {', '.join(PRESETS)}.", metavar="NAME", autocompletion=lambda: list(PRESETS)
+        ),
     ] = None,
     assignments: Annotated[
         list[str] | None,
         optional(
-            "Any field of the spec, as docs/reference/training.md describes it. Write lists with commas or as "
-            "JSON. May be repeated.",
+            "Value of any field of the spec (docs/reference/training.md). Write lists with commas or as JSON. May be "
+            "repeated.",
             "--set",
             metavar="KEY=VALUE",
         ),
@@ -89,8 +94,7 @@ def train(
         list[Path] | None,
         optional(
             "Configuration file of sd-scripts (TOML, JSON), OneTrainer (JSON) or ai-toolkit (YAML), which is "
-            "translated. May be repeated, as for sd-scripts' options and datasets. Other options override the "
-            "file.",
+            "translated. May be repeated, for the two files of sd-scripts. Other options override the file.",
             "--from",
             metavar="FILE",
         ),
@@ -116,14 +120,18 @@ def train(
         bool, typer.Option("--standalone", help="Train on this machine now, without a server.")
     ] = False,
     checkpoint_to: Annotated[
-        str | None, optional("With --standalone: storage for checkpoints.", metavar="s3://BUCKET/PREFIX|DIR")
+        str | None,
+        optional(
+            "With --standalone: folder or S3 prefix for checkpoints, from which a killed run resumes.",
+            metavar="s3://BUCKET/PREFIX|DIR",
+        ),
     ] = None,
     output: Annotated[
         Path | None,
         optional("With --follow or --standalone: folder for the results.", "--output", "-o", metavar="DIR"),
     ] = None,
     webhook: Annotated[
-        str | None, optional("With --standalone: URL that is notified of checkpoints and of the end.")
+        str | None, optional("With --standalone: URL that gets a request for each checkpoint and at the end.")
     ] = None,
     webhook_secret: Annotated[
         str | None, optional("With --standalone: secret that signs the webhooks (GIORNATA_WEBHOOK_SECRET).")
@@ -142,8 +150,8 @@ def train(
     With --standalone the command needs no server. A killed run resumes from its last checkpoint in storage when you
     start the same command again, and its result has the same bytes.
 
-    With --from, every key of the file is taken, refused or said to mean nothing here. A key that is refused stops the
-    command unless --ignore names it. Paths in the file hold from the working directory.
+    With --from, the command prints for each key of the file whether it is used, has no effect here, or is refused. A
+    refused key stops the command unless --ignore names it. Relative paths in the file start at the working directory.
     """
     with reporting(as_json) as out:
         settings = settings_of(context, webhook_secret=webhook_secret, model_cache_bytes=model_cache_bytes)

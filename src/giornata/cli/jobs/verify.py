@@ -26,7 +26,7 @@ def verify(
     record: Annotated[Path, typer.Argument(metavar="FILE", help="Record of giornata job --provenance.")],
     public_key: Annotated[str, typer.Option(metavar="KEY", help="The server's public key, in base64.")],
     lora: Annotated[
-        list[Path] | None, optional("A file that the record has to name; may be repeated.", metavar="FILE")
+        list[Path] | None, optional("LoRA file that the record must name. May be repeated.", metavar="FILE")
     ] = None,
     repeat: Annotated[
         bool, typer.Option("--repeat", help="Train the job again on this machine, and compare the files.")
@@ -41,7 +41,7 @@ def verify(
         Path | None, optional("With --repeat: folder with the job's own class pictures.", CLASS_FOLDER, metavar="DIR")
     ] = None,
     model: Annotated[
-        str | None, optional("With --repeat: where the base model is on this machine. Default: as in the spec.")
+        str | None, optional("With --repeat: base model on this machine. Default: as in the spec.")
     ] = None,
     output: Annotated[
         Path | None,
@@ -53,11 +53,11 @@ def verify(
 ) -> None:
     """Verify the signed record of a job, offline.
 
-    The signature has to be of this key, and each file has to be one that the record names.
+    The command checks the signature with the public key, and that the record names each file of --lora.
 
-    With --repeat the job is trained again on this machine, which needs no server. The exit code is 0 when the LoRA
-    files have the same bytes, 1 when they differ under equal conditions, and 4 when they differ and device, versions
-    or base do, too: then the repeat says nothing. A repeat that was killed resumes with the same command.
+    With --repeat the command trains the job again on this machine, without a server. The exit code is 0 when the LoRA
+    files have the same bytes, and 1 when they differ under equal conditions. It is 4 when device, versions or base
+    differ as well: then the repeat proves nothing. The same command resumes a repeat that was killed.
     """
     with reporting(as_json) as out:
         asked = RepeatOptions(

@@ -24,7 +24,8 @@ WithKeys = Annotated[
     bool,
     typer.Option(
         "--with-keys",
-        help="Also put secrets.key, admin.key and node.key into FILE. Whoever has FILE then has the installation.",
+        help="Also put secrets.key, admin.key and node.key into FILE. FILE then gives full access to the "
+        "installation.",
     ),
 ]
 RUNBOOK = "docs/how-to/backup.md"

@@ -28,7 +28,9 @@ Target = Annotated[
 ]
 Abandon = Annotated[
     bool,
-    typer.Option("--abandon", help="Give the move up: servers may start on SOURCE again. TARGET stays."),
+    typer.Option(
+        "--abandon", help="Give up the move: servers may start on SOURCE again. TARGET keeps what was copied."
+    ),
 ]
 
 
@@ -46,7 +48,8 @@ def migrate_store(
 ) -> None:
     """Move an installation from SQLite to PostgreSQL.
 
-    No server may run on SOURCE, and none starts on it afterwards. Repeat a move that was stopped: it goes on.
+    Stop all servers on SOURCE first. No server starts on SOURCE afterwards. Repeat the command to resume a move that
+    was stopped.
     """
     with reporting(as_json, stopped="stopped; the same command goes on where it was") as out:
         with server_libraries():

@@ -38,7 +38,7 @@ def unlink_identity(
 ) -> None:
     """Unlink an account. Your last way to sign in is refused.
 
-    Sessions and keys that are there go on: end them, too, if the account was not yours.
+    Existing sessions and keys stay valid: end them, too, if the account was not yours.
     """
     with reporting(as_json, see=("identity", "list")) as out, connect(settings_of(context)) as client:
         client.unlink_identity(identity_id)

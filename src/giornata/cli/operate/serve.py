@@ -25,12 +25,12 @@ NewSigningKey = Annotated[
     bool,
     typer.Option(
         "--new-signing-key",
-        help="Sign with a new key from this start on. Leases and URLs of before are refused, and nodes claim their "
-        "jobs again. Use it once, when secrets_key is lost or others know the signing key.",
+        help="Make a new signing key at this start. The server then refuses earlier leases and signed URLs, and "
+        "nodes claim their jobs again. Use it once, when secrets_key is lost or others know the signing key.",
     ),
 ]
 StartedJson = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object once it listens: url, pid, data, dashboard.")
+    bool, typer.Option("--json", help="Print one JSON object when the server listens: url, pid, data, dashboard.")
 ]
 
 
@@ -90,7 +90,7 @@ def server(
 ) -> None:
     """Run a server without nodes.
 
-    Any number of them may run on one PostgreSQL.
+    Several servers may share one PostgreSQL database.
     """
     with reporting(as_json) as out:
         settings = settings_of(

@@ -8,10 +8,18 @@ from giornata.cli.command_index import PRETRAIN_COMMANDS
 from giornata.cli.lazy_group import LazyGroup
 
 Config = Annotated[
-    str, typer.Argument(metavar="CONFIG", help="A recipe (shapes), or a TOML file.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="CONFIG",
+        help="Configuration of the run: a TOML file, or a recipe such as shapes.",
+        show_default=False,
+    ),
 ]
 Address = Annotated[
-    str | None, typer.Option(help="Of a Ray cluster. Default: a Ray on this machine.", show_default=False)
+    str | None,
+    typer.Option(
+        help="Address of a Ray cluster, such as HOST:6379. Default: start Ray on this machine.", show_default=False
+    ),
 ]
 
 
@@ -28,7 +36,7 @@ def register(app: typer.Typer) -> None:
         typer.Typer(
             cls=PretrainGroup,
             no_args_is_help=True,
-            help="Pre-train on Ray: price it, prepare the data, train, judge.",
+            help="Pre-train on Ray: price a run, prepare data, train, evaluate.",
         ),
         name="pretrain",
     )

@@ -25,7 +25,7 @@ def encode(
 ) -> None:
     """Encode all shards for the modes offline and hybrid.
 
-    What is done is kept: after a crash, run it again.
+    After a crash repeat the command: shards that are encoded already stay.
     """
     with reporting(as_json, stopped="stopped; the same command goes on") as out:
         words = [config, *([] if address is None else ["--address", address])]

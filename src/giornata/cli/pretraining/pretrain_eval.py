@@ -20,23 +20,24 @@ def register(group: typer.Typer) -> None:
 def evaluate(
     config: Config,
     checkpoint: Annotated[
-        str | None, typer.Option(help="Name of the checkpoint. Default: the newest.", show_default=False)
+        str | None, typer.Option(help="Name of the checkpoint to evaluate. Default: the newest.", show_default=False)
     ] = None,
     clip: Annotated[
-        str | None, typer.Option(help="Folder or hub id of a CLIP model, for its scores.", show_default=False)
+        str | None,
+        typer.Option(help="Folder or hub id of a CLIP model, for CLIP score and CMMD.", show_default=False),
     ] = None,
     inception: Annotated[
         Path | None, typer.Option(help="TorchScript file of the Inception network, for FID.", show_default=False)
     ] = None,
     rows: Annotated[
-        int, typer.Option(metavar="N", help="Held-back rows that are drawn for these, at most.", min=1)
+        int, typer.Option(metavar="N", help="Maximum number of held-out rows that are drawn for the scores.", min=1)
     ] = 256,
-    folder: Annotated[Path, typer.Option("--out", help="Where the samples go.")] = Path(),
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the sample images.")] = Path(),
     as_json: JsonFlag = False,
 ) -> None:
-    """Judge a checkpoint: samples, validation loss, scores.
+    """Evaluate a checkpoint: sample images, validation loss, scores.
 
-    Of its averaged weights. --clip adds CLIP score and CMMD, --inception FID.
+    The command evaluates the averaged weights (EMA). --clip adds CLIP score and CMMD, --inception adds FID.
     """
     with reporting(as_json, stopped="stopped") as out:
         words = [config, "--rows", str(rows), "--out", str(folder)]

@@ -42,23 +42,35 @@ def ingest(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="SRC", help="Parquet, WebDataset, Hugging Face data set or pictures.", show_default=False
+            metavar="SRC",
+            help="Source: Parquet files, WebDataset, Hugging Face dataset, or folder of pictures.",
+            show_default=False,
         ),
     ],
-    out: Annotated[str, typer.Argument(metavar="OUT", help="Folder or s3:// address.", show_default=False)],
+    out: Annotated[
+        str, typer.Argument(metavar="OUT", help="Folder or s3:// address for the shards.", show_default=False)
+    ],
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="An option, such as min_side_px=128.", show_default=False),
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Field of the table [ingest], such as min_side_px=128. May be repeated.",
+            show_default=False,
+        ),
     ] = None,
     config: Annotated[
-        str | None, typer.Option(help="A recipe, or a TOML file with a table [ingest].", show_default=False)
+        str | None,
+        typer.Option(
+            help="TOML file with a table [ingest], or a recipe. Default: the fields' defaults.", show_default=False
+        ),
     ] = None,
     address: Address = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Check every picture, and write the good ones as shards.
+    """Check every picture, and write the sound ones as shards.
 
-    Those that are not good are listed with the reason.
+    Other pictures go to quarantine, with the reason.
     """
     with reporting(as_json) as out_words:
         options = asdict(parse_ingest(_configured(config) | _changes(changes or [])))

@@ -35,20 +35,27 @@ def register(group: typer.Typer) -> None:
 
 
 def plan(
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="The run: a recipe (sd2_base), or its TOML file.")],
-    every: Annotated[bool, typer.Option("--all", help="Every mode on every cluster.")] = False,
+    config: Annotated[
+        str,
+        typer.Argument(metavar="CONFIG", help="Configuration of the run: a TOML file, or a recipe such as sd2_base."),
+    ],
+    every: Annotated[
+        bool, typer.Option("--all", help="Show every mode on every cluster. Default: the cheapest ones.")
+    ] = False,
     assume: Annotated[
         Path | None,
         typer.Option(
-            help="TOML file with clusters, prices and rates, such as `run --synthetic --out` writes.",
+            help="TOML file with your clusters, prices and rates, such as `run --synthetic --out` writes. Default: "
+            "those of the package.",
             show_default=False,
         ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Price a run before anything is rented.
+    """Estimate hours and dollars of a run before you rent machines.
 
-    Ranks modes and machines: hours, encoders, storage and dollars, with what is estimated and why.
+    The command ranks modes and machines by hours, encoders, storage and dollars. It says which figures are
+    estimates, and why.
     """
     with reporting(as_json) as out:
         facts = load_facts()

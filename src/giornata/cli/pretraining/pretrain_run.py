@@ -30,25 +30,42 @@ def run(
     config: Config,
     address: Address = None,
     synthetic: Annotated[
-        bool, typer.Option("--synthetic", help="Train nothing: measure the rates with made-up rows.")
+        bool,
+        typer.Option(
+            "--synthetic", help="Measure the speed of trainers and encoders with synthetic rows, and train nothing."
+        ),
     ] = False,
     steps: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Steps to measure in each phase; 30.", show_default=False),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="With --synthetic: steps to measure in each phase. Default: 30.",
+            show_default=False,
+        ),
     ] = None,
     trainers: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Trainers to measure; all of the run.", show_default=False),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="With --synthetic: number of trainers to measure. Default: workers.trainers.",
+            show_default=False,
+        ),
     ] = None,
     kept: Annotated[
         Path | None,
-        typer.Option("--out", help="Write the rates down, for `plan --assume`.", show_default=False),
+        typer.Option(
+            "--out",
+            help="With --synthetic: TOML file for the measured rates, for `plan --assume`.",
+            show_default=False,
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Train through all phases, from wherever the run was.
+    """Train through all phases, from the last checkpoint.
 
-    Stop it with Ctrl-C; the same command goes on. With --synthetic it measures instead, without data.
+    Stop the run with Ctrl-C. The same command resumes it. With --synthetic the command measures speed, without data.
     """
     with reporting(as_json, stopped="stopped") as out:
         measuring = {"--steps": steps, "--trainers": trainers, "--out": kept}
@@ -78,7 +95,7 @@ def _run(words: list[str]) -> tuple[int, dict[str, Any]]:
     if "faults" in report:
         raise InvalidInput(Fault(**each) for each in report["faults"])
     if code not in {0, EXIT_STOPPED}:
-        raise GiornataError(report.get("error", "the run did not end well; its last words are above"))
+        raise GiornataError(report.get("error", "the run failed; its last messages are above"))
     return code, report
 
 

@@ -37,13 +37,15 @@ def cost_words(config: PretrainConfig) -> str:
 def submit(
     context: typer.Context,
     config: Config,
-    name: Annotated[str | None, typer.Option(help="Default: the run's.", show_default=False)] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Stay and watch until it has ended.")] = False,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the job. Default: the name of the run.", show_default=False)
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Show the progress until the job has ended.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Queue the run for a node that has a Ray cluster.
+    """Submit the run as a job for a node that has a Ray cluster.
 
-    Such a node is started with: giornata node --kind pretrain. Only the operator's key may do this.
+    Start such a node with: giornata node --kind pretrain. Only a key of the operator's project may submit runs.
     """
     with reporting(as_json) as out:
         wanted = read_config(config)

@@ -37,14 +37,13 @@ class ScalingTable(_Table):
         DEFAULT.idle_timeout_s,
         validation_alias=AliasChoices("idle_timeout_s", "idle_to_zero_s"),
         ge=0,
-        description="Seconds after which an idle node is stopped. The same holds for a node that has not started "
-        "yet.",
+        description="Seconds without need after which an idle node, or a node that is still starting, is stopped.",
     )
     surplus_idle_s: float = Field(
         DEFAULT.surplus_idle_s,
         ge=0,
-        description="Seconds after which idle nodes are stopped while no job is queued. One of them is kept for "
-        "idle_timeout_s.",
+        description="Seconds after which all idle nodes but one are stopped while no job is queued. The last one is "
+        "kept for idle_timeout_s.",
     )
     max_scale_up: int = Field(
         DEFAULT.max_scale_up,
@@ -62,7 +61,7 @@ class ScalingTable(_Table):
         DEFAULT.cooldown_s,
         validation_alias=AliasChoices("cooldown_s", "pause_after_change_s"),
         ge=0,
-        description="Minimum seconds between two scaling steps.",
+        description="Minimum seconds between two scaling steps. More seconds make the number of nodes steadier.",
     )
     max_price_usd_per_hour: float | None = Field(
         None,
@@ -86,20 +85,21 @@ class ScalingTable(_Table):
         DEFAULT.expected_startup_s,
         validation_alias=AliasChoices("expected_startup_s", "usual_start_s"),
         ge=0,
-        description="Expected seconds from the request of a node to its first job. The scaler picks fleets for "
-        "deadlines by it.",
+        description="Expected seconds from the request of a node to its first job. With these seconds the server "
+        "picks a fleet for a job with a deadline.",
     )
     drain_timeout_s: float = Field(
         DEFAULT.drain_timeout_s,
         validation_alias=AliasChoices("drain_timeout_s", "drain_within_s"),
         ge=1,
-        description="Seconds in which a busy node that is to stop must give its job back. After that the instance "
-        "is stopped.",
+        description="Seconds that a busy node has to save a checkpoint and give its job back before its instance is "
+        "stopped.",
     )
     schedules: tuple[str, ...] = Field(
         (),
         validation_alias=AliasChoices("schedules", "windows"),
-        description="Hours of the week with other limits, such as `mon-fri 08:00-20:00 Europe/Berlin min=2 max=9`.",
+        description="Hours of the week with other numbers of nodes: `mon-fri 08:00-20:00 Europe/Berlin min=2 max=9`. "
+        "Default: none.",
     )
 
     @field_validator("max_nodes")
@@ -176,13 +176,19 @@ class FleetTable(_Table):
     """The table `[fleets.NAME]` of the settings file."""
 
     driver: str = Field(description="Driver of the fleet: local, static, salad, kubernetes or skypilot.")
-    kinds: tuple[str, ...] = Field(NODE_KINDS, min_length=1, description="Kinds of job that the fleet's nodes take.")
-    places: int = Field(1, ge=1, le=64, description="Number of jobs that one node may train in one batch.")
+    kinds: tuple[str, ...] = Field(
+        NODE_KINDS,
+        min_length=1,
+        description="Kinds of job that the fleet's nodes take: train, generate, preprocess, pretrain, or your own.",
+    )
+    places: int = Field(
+        1, ge=1, le=64, description="Number of jobs that one node may train in one batch. 1: one job at a time."
+    )
     vram_bytes: int | None = Field(
         None,
         ge=0,
-        description="GPU memory of one node in bytes. Jobs that need more are not counted for this fleet. Default: "
-        "the fleet counts every job.",
+        description="GPU memory of one node in bytes. The fleet starts no nodes for jobs that need more. Default: "
+        "it starts nodes for every job.",
     )
     audit_share: float | None = Field(
         None,
@@ -192,15 +198,17 @@ class FleetTable(_Table):
         "hundred. Default: the setting audit_share for SaladCloud, whose machines are strangers', and 0 for others.",
     )
     scaling: ScalingTable = Field(
-        default_factory=ScalingTable, description="Limits and times of scaling. The table is described below."
+        default_factory=ScalingTable,
+        description="Table of limits and times of scaling: fleets.NAME.scaling. Default: its defaults.",
     )
     checks: ChecksTable = Field(
         default_factory=ChecksTable,
-        description="Requirements that a node must meet before it gets jobs. The table is described below.",
+        description="Table of requirements that a node must meet before it gets jobs: fleets.NAME.checks. Default: "
+        "none.",
     )
     options: dict[str, Any] = Field(
         default_factory=dict,
-        description="Options of the driver. Its page in docs/how-to/providers describes them.",
+        description="Table of the driver's own options: fleets.NAME.options. The page of each provider lists them.",
     )
 
 

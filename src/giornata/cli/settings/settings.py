@@ -49,22 +49,30 @@ class Settings(BaseSettings):
 
     # everybody
     url: str | None = Field(
-        None, description="URL of the server. Default: the server that runs on the data directory."
+        None,
+        description="URL of the server that commands and nodes talk to. Default: the server that runs on the data "
+        "directory.",
     )
     api_key: str | None = Field(
-        None, description="Your API key. Default: the key of the installation on this machine."
+        None, description="API key of your commands. Default: the key of the installation on this machine."
     )
     data: Path = Field(
         default_factory=default_data_directory,
-        description="Directory in which `up` keeps its database, blobs, logs and keys. "
+        description="Data directory of an installation: its database, blobs, logs and keys. "
         "Default: giornata in $XDG_DATA_HOME, or in ~/.local/share.",
     )
 
     # server
-    host: str = Field("127.0.0.1", description="Address that the server listens on.")
+    host: str = Field(
+        "127.0.0.1",
+        description="Address that the server listens on. 127.0.0.1 takes connections from this machine only, 0.0.0.0 "
+        "from all networks.",
+    )
     port: int = Field(8470, ge=0, le=65535, description="TCP port that the server listens on. 0 takes a free port.")
     public_url: str | None = Field(
-        None, description="URL by which nodes and users reach the server. Default: the host and port above."
+        None,
+        description="URL by which nodes and users reach the server, such as that of a proxy. Default: made of host "
+        "and port.",
     )
     database: str | None = Field(
         None,
@@ -90,19 +98,21 @@ class Settings(BaseSettings):
     )
     admin_key: str | None = Field(
         None,
-        description="Admin key of the operator's project, such as one from a Secret. The server installs the key "
-        "at its start and revokes the key that this setting named before. Default: the first start "
-        "draws a key and writes it to admin.key in the data directory.",
+        description="Admin key of the operator's project, such as one from a Kubernetes Secret. The server installs "
+        "the key at its start and revokes the key that this setting named before. Default: the first start draws a "
+        "key and writes it to admin.key in the data directory.",
     )
     admin_key_file: Path | None = Field(
         None,
         description="File with the admin key, in place of admin_key. The server reads the file at its start.",
     )
     dashboard: bool = Field(
-        True, description="Serve the dashboard, the pages for people, below /dashboard. false: the API alone."
+        True, description="Serve the dashboard, the pages for people, below /dashboard. false: serve the API alone."
     )
     cors_origins: tuple[str, ...] = Field(
-        (), description="Web origins whose pages may call the API from a browser. Default: none."
+        (),
+        description="Web origins whose pages may call the API from a browser, such as https://app.example.org. "
+        "Default: none.",
     )
     trusted_proxies: tuple[IPvAnyNetwork, ...] = Field(
         (),
@@ -119,7 +129,8 @@ class Settings(BaseSettings):
     max_at_risk_s: float = Field(
         60.0,
         ge=1,
-        description="Maximum seconds of work between two checkpoints, for jobs with checkpointing_steps auto.",
+        description="Maximum seconds of work between two checkpoints, for jobs with checkpointing_steps auto. A node "
+        "that dies loses about so much work at most. Fewer seconds mean more checkpoints.",
     )
     model_hosts: tuple[str, ...] = Field(
         (),
@@ -128,8 +139,8 @@ class Settings(BaseSettings):
     )
     webhook_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
         (),
-        description="Networks of your own that webhooks may reach, as 10.1.0.0/16, also by plain HTTP. Default: "
-        "public addresses only, by HTTPS.",
+        description="Networks of your own that webhooks may reach, such as 10.1.0.0/16, also by plain HTTP. "
+        "Default: public addresses only, by HTTPS.",
     )
     smtp_url: str | None = Field(
         None,
@@ -137,14 +148,16 @@ class Settings(BaseSettings):
         "smtp://USER:PASSWORD@HOST, which must offer STARTTLS. Default: the server sends no mail.",
     )
     mail_from: str | None = Field(
-        None, description="Sender of mails, such as giornata@example.org. smtp_url needs it."
+        None, description="Sender of mails, such as giornata@example.org. Required with smtp_url."
     )
     oidc_issuer: str | None = Field(
         None,
-        description="URL of the OpenID provider at which people may sign in, as its metadata spell it. Default: "
-        "people sign in with passwords only.",
+        description="URL of the OpenID provider at which people may sign in, exactly as its metadata give it. "
+        "Default: people sign in with passwords only.",
     )
-    oidc_client_id: str | None = Field(None, description="Client id of this server at the OpenID provider.")
+    oidc_client_id: str | None = Field(
+        None, description="Client id of this server at the OpenID provider. Required with oidc_issuer."
+    )
     oidc_client_secret: str | None = Field(
         None,
         description="Client secret of this server at the OpenID provider. Default: a public client, with PKCE alone.",
@@ -159,13 +172,13 @@ class Settings(BaseSettings):
     )
     oidc_email_domains: tuple[str, ...] = Field(
         (),
-        description="Domains of the mail addresses that may sign in at the OpenID provider. Default: all. Subdomains "
-        "are named apart.",
+        description="Domains of the mail addresses that may sign in at the OpenID provider. Default: all. A domain "
+        "does not include its subdomains.",
     )
     oidc_unverified_email: bool = Field(
         False,
-        description="Take mail addresses that the OpenID provider does not call verified, for providers that never "
-        "say so. Default: these are refused.",
+        description="true: accept mail addresses that the OpenID provider does not mark as verified, for providers "
+        "that never do so. false: refuse these addresses.",
     )
     oidc_name: str = Field(
         "your organization",
@@ -175,7 +188,7 @@ class Settings(BaseSettings):
     )
     oidc_networks: tuple[IPv4Network | IPv6Network, ...] = Field(
         (),
-        description="Networks of your own in which the OpenID provider is, as 10.1.0.0/16, also by plain HTTP. "
+        description="Networks of your own in which the OpenID provider is, such as 10.1.0.0/16, also by plain HTTP. "
         "Default: public addresses only, by HTTPS.",
     )
     min_pictures: int = Field(1, ge=1, description="Minimum number of pictures in a dataset.")
@@ -233,7 +246,9 @@ class Settings(BaseSettings):
     quarantine_failures: int = Field(
         3, ge=1, le=100, description="Number of failures within quarantine_within_s that quarantine a machine."
     )
-    quarantine_within_s: float = Field(600.0, ge=1, description="Window for quarantine_failures, in seconds.")
+    quarantine_within_s: float = Field(
+        600.0, ge=1, description="Seconds in which failures of a machine are counted for quarantine_failures."
+    )
     quarantine_s: float = Field(
         900.0,
         ge=1,
@@ -249,8 +264,8 @@ class Settings(BaseSettings):
     longest_retry_pause_s: float = Field(
         900.0,
         ge=0.1,
-        description="Maximum of the pause that starts at retry_pause_s, in seconds. After the same time, a job "
-        "fails that needs more GPU memory than every connected node has.",
+        description="Maximum seconds of the pause that starts at retry_pause_s. A job that needs more GPU memory "
+        "than every connected node has fails after this time.",
     )
     max_reallocated_share_per_hour: float = Field(
         0.1,
@@ -274,20 +289,25 @@ class Settings(BaseSettings):
         1,
         ge=0,
         le=256,
-        description="Number of nodes that `up` runs on this machine. With max_nodes, the minimum, 0 by default. "
-        "With fleets in the settings, 0 by default.",
+        description="Number of nodes that `up` runs on this machine. With max_nodes, the minimum number. With "
+        "max_nodes or fleets, the default is 0.",
     )
     max_nodes: int | None = Field(
         None,
         ge=1,
         le=256,
         description="Maximum number of nodes that `up` runs on this machine: it starts and stops nodes as the "
-        "queue needs them. Default: always as many as nodes.",
+        "queue needs them. Default: the same as nodes.",
     )
     fleets: dict[FleetName, FleetTable] = Field(
-        default_factory=dict, description="Fleets that the server manages, by name. The tables are described below."
+        default_factory=dict,
+        description="Fleets that the server manages: a table [fleets.NAME] for each. Default: none.",
     )
-    node_key: str | None = Field(None, description="API key of scope node, with which this node connects.")
+    node_key: str | None = Field(
+        None,
+        description="API key of scope node, with which this node connects. Default: none, except on SaladCloud, "
+        "where the provider signs tokens.",
+    )
     machine_id: str | None = Field(
         None,
         description="Identifier of the node's hardware. Bans apply to it. Default: an identifier that is drawn "
@@ -298,11 +318,13 @@ class Settings(BaseSettings):
     instance_id: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9._:/-]{1,128}$",
-        description="The provider's id of the container or process that this node runs in.",
+        description="The provider's id of the container or process that this node runs in. Default: detected on "
+        "SaladCloud, else none.",
     )
     provider: Literal["auto", "none", "salad"] = Field(
         "auto",
-        description="Provider of the machine that this node runs on. auto: detect the provider from the environment.",
+        description="Provider of the machine that this node runs on. auto: detect SaladCloud from the environment. "
+        "none: do not look. salad: refuse to start elsewhere.",
     )
     price_usd_per_hour: float = Field(
         0.0,
@@ -313,60 +335,69 @@ class Settings(BaseSettings):
     )
     kinds: tuple[str, ...] = Field(
         NODE_KINDS,
-        description="Kinds of job that this node takes; `preprocess` runs the models of annotators. "
-        "Nodes of `giornata up` take `preprocess` as well by default.",
+        description="Kinds of job that this node takes: train, generate, preprocess (models of annotators), "
+        "pretrain, or your own. Nodes of `giornata up` take `preprocess` by default, too.",
     )
     workloads: dict[str, str] = Field(
         default_factory=dict,
-        description="Your own kinds of job: x-NAME = command line of a program that speaks the pipe protocol.",
+        description="Your own kinds of job: x-NAME = command line of a program that speaks the pipe protocol. "
+        "Default: none.",
     )
     work_directory: Path | None = Field(
         None, description="Scratch directory of the node. Default: a folder in the data directory."
     )
     cache_bytes: int = Field(
-        20 * 2**30, ge=0, description="Maximum size of the node's cache of input files, in bytes."
+        20 * 2**30,
+        ge=0,
+        description="Maximum size of the node's cache of input files, in bytes. The least recently used files go "
+        "first.",
     )
     model_store_bytes: int = Field(
         100 * 2**30,
         ge=0,
-        description="Maximum size of the model files that the node has downloaded to draw pictures with, in bytes.",
+        description="Maximum size, in bytes, of registered model files on the node's disk, for drawing and training. "
+        "The least recently used go first.",
     )
     host_model_bytes: int = Field(
         0,
         ge=0,
-        description="Maximum size, in bytes, of the base models that the engine keeps in host memory (RAM). A change "
-        "to one of them reads no files. A base of SDXL takes about 7 GB. 0: none are kept.",
+        description="Maximum size, in bytes, of base models that the engine keeps in RAM for a quick change of "
+        "model. A base of SDXL takes about 7 GB. 0: the engine keeps none.",
     )
     model_cache_bytes: int = Field(
         100 * 2**30,
         ge=0,
-        description="Maximum size of the base models that the node has downloaded from the hub, in bytes.",
+        description="Maximum size of the base models that the node has downloaded from the hub, in bytes. The least "
+        "recently used go first.",
     )
     compile: Literal["auto", "on", "off"] = Field(
         "auto",
-        description="Draw pictures with compiled kernels (torch.compile). auto: on GPUs that are known, once a kind "
-        "of pass is needed often. Training has a setting of its own in the spec.",
+        description="Draw pictures with compiled kernels (torch.compile). auto: on tested kinds of GPUs, for passes "
+        "that are needed often. on: always. off: never. For training, the spec has its own setting.",
     )
     shared_compile_cache: bool = Field(
         False,
-        description="Download compiled kernels from other nodes and share the own ones. Needs compile_cache_key.",
+        description="Download compiled kernels from other nodes and share this node's. Needs compile_cache_key.",
     )
     compile_cache_key: str | None = Field(
-        None, description="Key that signs shared kernels, which are code. Give the key only to nodes that you trust."
+        None,
+        description="Key that signs kernels shared between nodes, which run as code. Give it only to nodes that you "
+        "trust.",
     )
     threads: int = Field(
         1,
         ge=1,
         le=256,
-        description="Number of CPU threads of the engine. The number is part of a result's fingerprint.",
+        description="Number of CPU threads of the engine. Another number may change the bits of a result, so the "
+        "result's fingerprint records it.",
     )
-    device: str = Field("auto", description="Device of the engine: auto, cpu or cuda.")
+    device: str = Field("auto", description="Device of the engine: auto, cpu or cuda. auto: the GPU if there is one.")
     places: int = Field(
         1,
         ge=1,
         le=64,
-        description="Number of jobs that the node may train in one batch, as far as its GPU memory allows; see "
-        "reference/training-speed.md.",
+        description="Number of jobs that the node may train in one batch, as far as its GPU memory allows. 1: "
+        "one job at a time.",
     )
     batch_join_window_s: float = Field(
         3600.0,
@@ -382,19 +413,23 @@ class Settings(BaseSettings):
         "of them are drawn.",
     )
     shutdown_grace_s: float = Field(
-        30.0, ge=0, description="Seconds for the last checkpoint after SIGTERM. After that the node stops the engine."
+        30.0,
+        ge=0,
+        description="Seconds that jobs have for a last checkpoint after SIGTERM. After that the node stops the "
+        "engine.",
     )
     stall_timeout_s: float = Field(
         600.0,
         ge=1,
-        description="Maximum seconds without a training step. After that the node stops the engine.",
+        description="Maximum seconds without a training step. After that the node stops the engine, and the job is "
+        "tried again.",
     )
 
     # standalone
     webhook_secret: str | None = Field(
         None,
         description="Secret that signs the requests of `train --standalone --webhook URL`: whsec_BASE64, or any "
-        "text.",
+        "text. Required with --webhook.",
     )
 
     @model_validator(mode="before")

@@ -9,7 +9,7 @@ from giornata.cli.ui.output import reporting
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.presets import PRESETS, WITHOUT_PICTURES, full_spec
 
-presets = typer.Typer(help="Named starting points for training.", invoke_without_command=True)
+presets = typer.Typer(help="List the presets: named starting points for training.", invoke_without_command=True)
 
 
 def register(app: typer.Typer) -> None:

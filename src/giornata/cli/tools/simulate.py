@@ -42,46 +42,56 @@ def register(app: typer.Typer) -> None:
 
 def simulate(
     scenario: Annotated[
-        str | None, typer.Argument(metavar="SCENARIO", help="The scenario; --list names them.", show_default=False)
+        str | None,
+        typer.Argument(metavar="SCENARIO", help="Name of the scenario, as --list shows it.", show_default=False),
     ] = None,
     jobs: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="Jobs to play. Default: as many as the scenario has.", show_default=False
+            metavar="N", min=1, help="Number of jobs. Default: as many as the scenario has.", show_default=False
         ),
     ] = None,
     nodes: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Most nodes. Default: in proportion to the jobs.", show_default=False),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Maximum number of nodes. Default: in proportion to the jobs.",
+            show_default=False,
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Equal seeds give equal runs.")] = 0,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Seed of the random draws. Equal seeds give equal runs.")
+    ] = 0,
     opened: Annotated[
-        bool, typer.Option("--open", help="Draw the run, and open the pictures in the browser.")
+        bool, typer.Option("--open", help="Draw charts of the run, and open them in the browser.")
     ] = False,
     compare: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="With --open: draw this saved run in the same pictures. May be of another policy or version.",
+            help="With --open: draw this saved run in the same charts, for example one of another version.",
             show_default=False,
         ),
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write figures and curves of the run, for --compare.", show_default=False),
+        typer.Option(
+            metavar="FILE", help="Save figures and curves of the run in this file, for --compare.", show_default=False
+        ),
     ] = None,
-    listed: Annotated[bool, typer.Option("--list", help="Say which scenarios there are.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the scenarios.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Play weeks of a fleet in a minute, on a virtual clock.
+    """Simulate weeks of a fleet in a minute, on a virtual clock.
 
-    The control plane is the one that ships; providers and machines are modeled.
+    The real control plane runs; providers and machines are simulated.
     """
     with reporting(as_json) as out:
         # That a provider is away for an hour is part of a scenario.
         logging.getLogger("giornata.loops").setLevel(logging.CRITICAL)
         if compare is not None and not opened:
-            raise InvalidInput([Fault(where="--compare", message="draws pictures", hint="give --open, too")])
+            raise InvalidInput([Fault(where="--compare", message="applies only with --open", hint="add --open")])
         _check_extra()
         of_rules = {AFFINITY: simulate_affinity, AUDITS: simulate_audits}
         if scenario in of_rules:
@@ -97,7 +107,7 @@ def simulate(
             return
         if scenario not in SCENARIOS:
             hint = f"one of {', '.join((*SCENARIOS, *of_rules))}"
-            raise InvalidInput([Fault(where="scenario", message=f"there is no {scenario}", hint=hint)])
+            raise InvalidInput([Fault(where="scenario", message=f"there is no scenario {scenario}", hint=hint)])
         scene = sized(SCENARIOS[scenario], jobs=jobs, nodes=nodes)
         beside = None if compare is None else _saved(compare, scene, seed=seed)
         with (

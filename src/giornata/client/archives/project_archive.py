@@ -284,7 +284,11 @@ def _members(tar: tarfile.TarFile, path: Path) -> dict[str, tarfile.TarInfo]:
     wrong = [member.name for member in members if not member.isreg() or times[member.name] > 1]
     if wrong:
         raise InvalidInput(
-            Fault(where=name, message="is no file, or is there twice", hint="export the project once more")
+            Fault(
+                where=name,
+                message="is not a plain file, or is in the archive twice",
+                hint="export the project once more",
+            )
             for name in dict.fromkeys(wrong[:MOST_FAULTS])
         )
     return {member.name: member for member in members}

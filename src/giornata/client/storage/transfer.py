@@ -124,7 +124,9 @@ class _Upload:
         for part in self._parts:
             etag = self._send(part, offset)
             if etag is None and not self._single:
-                raise Unavailable(f"storage gave part {part.number} no ETag; check what stands between")
+                raise Unavailable(
+                    f"storage sent no ETag for part {part.number}; check proxies between this machine and storage"
+                )
             etags += [] if etag is None else [etag]
             offset += part.size_bytes
         return etags
@@ -259,7 +261,7 @@ class _Download:
         """Make the file ready for what the reply holds: all of the object, or the rest of it."""
         if response.status_code == 416 or (response.status_code == 206 and not self._goes_on(response)):
             self._restart(file)
-            raise StorageTrouble(Unavailable("storage could not go on where the connection broke off"))
+            raise StorageTrouble(Unavailable("storage could not resume the download after the connection broke"))
         if not response.is_success:
             response.read()
             raise refusal(response)

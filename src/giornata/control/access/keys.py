@@ -84,19 +84,23 @@ def _login_faults(caller: Caller, request: CreateKey, verbs: frozenset[Scope]) -
         hint = "leave it out, or sign in"
         yield Fault(where="login", message="only a person who signed in makes the key of a login", hint=hint)
     if Scope.NODE in verbs:
-        yield Fault(where="login", message="a node's key is for no person", hint="leave it out")
+        yield Fault(where="login", message="a key of scope node cannot be a login", hint="leave it out")
 
 
 def _node_faults(ctx: Context, caller: Caller, request: CreateKey, verbs: frozenset[Scope]) -> Iterator[Fault]:
     price, most = request.max_price_micro_usd_per_hour, ctx.policy.max_node_price_micro_usd_per_hour
     if Scope.NODE in verbs and len(verbs) > 1:
         hint = "make two keys: the one of a node lies on the node's disk"
-        yield Fault(where="scopes", message="node goes with no other scope", hint=hint)
+        yield Fault(where="scopes", message="node cannot be combined with other scopes", hint=hint)
     if Scope.NODE not in verbs:
         given = {"fleet": request.fleet, "max_price_micro_usd_per_hour": price}
         hint = "leave it out, or make a key of scope node"
         yield from (
-            Fault(where=name, message=f"a key of scope {stored_scopes(verbs)} is no node's", hint=hint)
+            Fault(
+                where=name,
+                message=f"applies only to keys of scope node; this key has {stored_scopes(verbs)}",
+                hint=hint,
+            )
             for name, value in given.items()
             if value is not None
         )

@@ -13,7 +13,7 @@ from giornata.control.attempts.validations import (
 from giornata.control.context import Context
 from giornata.control.ports.node_queries.work_rows import ArtifactRow, AttemptRow, BlobRow, CheckpointRow, JobRow
 from giornata.control.ports.store import Transaction
-from giornata.control.storage.fence import glimpse, live_at_job
+from giornata.control.storage.fence import live_at_job, project_of_live_attempt
 from giornata.control.storage.verify_upload import verify_upload
 from giornata.domain.errors import BlobMissing, Conflict, LeaseLost
 from giornata.protocol.events import EventType
@@ -29,7 +29,7 @@ def commit_checkpoint(ctx: Context, attempt_id: str, commit: CommitCheckpoint) -
     Raises LeaseLost when the attempt has ended, BlobMissing and BlobMismatch when the bytes are not there or are
     others, and Conflict when this very attempt has committed other bytes for the step.
     """
-    project_id = glimpse(ctx, attempt_id)
+    project_id = project_of_live_attempt(ctx, attempt_id)
     verify_upload(ctx, project_id, commit.sha256, commit.size_bytes, commit.upload_id, commit.etags)
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:
@@ -133,7 +133,7 @@ def commit_artifact(ctx: Context, attempt_id: str, commit: CommitArtifact) -> Co
     The same name with other bytes replaces what stood there; with the same bytes, another attempt vouches for them
     from now on. Raises LeaseLost, BlobMissing and BlobMismatch.
     """
-    project_id = glimpse(ctx, attempt_id)
+    project_id = project_of_live_attempt(ctx, attempt_id)
     verify_upload(ctx, project_id, commit.sha256, commit.size_bytes, commit.upload_id, commit.etags)
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:

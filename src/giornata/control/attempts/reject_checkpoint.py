@@ -34,7 +34,7 @@ def reject_checkpoint(ctx: Context, attempt_id: str, step: int, message: str) ->
         if checkpoint.rejected or checkpoint.doubted_by == attempt.number:
             return
         if checkpoint.blob.sha256 != look.sha256 or not note_look(tx, project_id, look, at_ms=now_ms):
-            raise Unavailable("other bytes were put there while the server was looking; ask again")
+            raise Unavailable("the bytes were replaced while the server verified them; try again")
         if look.good:
             _doubt(tx, job, attempt, checkpoint, look, message=message, at_ms=now_ms)
         else:

@@ -70,7 +70,7 @@ def _chain_some(tx: Transaction) -> int:
     heads = dict(tx.audit_log.lock_heads(sorted({row.project_id for row in rows})))
     chained = _linked(rows, heads)
     if tx.audit_log.chain(chained) != len(rows):
-        raise Unavailable("another server chains the audit log just now")
+        raise Unavailable("another server is extending the audit log; try again in a moment")
     tx.audit_log.put_heads(heads)
     return len(rows)
 

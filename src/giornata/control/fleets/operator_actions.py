@@ -189,7 +189,7 @@ def _governed(ctx: Context, caller: Caller, name: str) -> GovernedFleet:
         raise NotFound(f"there is no fleet {name} in the settings")
     if not governed.fleet.limits.gives_nodes:
         raise Conflict(
-            f"{name} gives no nodes that could be asked for: with the driver {governed.driver} machines join by "
+            f"{name} cannot be scaled: with the driver {governed.driver} machines join by "
             "themselves; drain a node with giornata nodes drain"
         )
     return governed
@@ -200,7 +200,7 @@ def _row(tx: Transaction, governed: GovernedFleet) -> FleetRow:
     tx.fleets.put(governed.name, driver=governed.driver, at_ms=0, desired=0)
     row = tx.fleets.lock(governed.name)
     if row is None:
-        raise Unavailable(f"the row of the fleet {governed.name} was deleted just now")
+        raise Unavailable(f"the row of the fleet {governed.name} was deleted just now; try again")
     return row
 
 

@@ -128,7 +128,7 @@ def _row(tx: Transaction, governed: GovernedFleet, listed: Mapping[str, Instance
     tx.fleets.put(governed.name, driver=governed.driver, at_ms=at_ms, desired=len(staying))
     row = tx.fleets.lock(governed.name)
     if row is None:
-        raise Unavailable(f"the row of the fleet {governed.name} was deleted just now")
+        raise Unavailable(f"the row of the fleet {governed.name} was deleted just now; try again")
     if row.seen_at_ms == 0:
         tx.fleets.update(governed.name, desired=len(staying))
         row = replace(row, desired=len(staying))

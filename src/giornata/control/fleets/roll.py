@@ -32,13 +32,15 @@ def ask_to_roll(ctx: Context, caller: Caller, name: str) -> Fleet:
         raise NotFound(f"there is no fleet {name} in the settings")
     if not isinstance(governed.fleet, Renews):
         raise Conflict(
-            f"{name} has nothing to roll: with the driver {governed.driver} a node has the settings that it was "
-            "started with; start it again"
+            f"{name} cannot be rolled: with the driver {governed.driver} a node keeps the settings that it was "
+            "started with; restart the node"
         )
     with ctx.store.begin() as tx:
         row = tx.fleets.lock(name)
         if row is None or row.seen_at_ms == 0:
-            raise Conflict(f"the provider of {name} has not been listed yet; try again when giornata fleets shows it")
+            raise Conflict(
+                f"the instances of {name} have not been listed yet; try again when giornata fleets shows them"
+            )
         if row.roll_since_ms is None:
             now_ms = ctx.clock.now_ms()
             tx.fleets.update(name, roll_since_ms=now_ms)

@@ -48,7 +48,7 @@ def read_grid(
     with ctx.store.read() as tx:
         record = own_job(tx, caller, job_id)
         if record.kind != GRID_KIND:
-            raise NotFound(f"{job_id} is no grid")
+            raise NotFound(f"{job_id} is not a grid")
         spec = GridSpec.model_validate(record.spec)
         numbers = range(cell_count(spec) * spec.num_images_per_prompt) if part is None else part(spec)
         orders, retries = _retries(tx, caller, job_id)

@@ -77,9 +77,9 @@ class OneFetchEach:
         """Fetch the thing inside the context. Raises Unavailable when it, or too much else, is being fetched."""
         with self._lock:
             if what in self._fetched:
-                raise Unavailable("this model is being fetched just now; ask again in a while")
+                raise Unavailable("the server is fetching this model; try again in a minute")
             if len(self._fetched) >= FETCHES:
-                raise Unavailable(f"{FETCHES} other models are being fetched just now; ask again in a while")
+                raise Unavailable(f"{FETCHES} other models are being fetched; try again in a minute")
             self._fetched.add(what)
         try:
             yield

@@ -38,7 +38,7 @@ def import_history(ctx: Context, caller: Caller, job_id: str, request: ImportHis
         job = imported_job(tx, caller, job_id)
         faults = list(_faults(ctx, tx, job_id, request))
         if request.attempts and job.kind in ORDER_KINDS:
-            faults.append(Fault(where="attempts", message="an order has none: its pictures are leased"))
+            faults.append(Fault(where="attempts", message="an order of pictures has no attempts"))
         if faults:
             raise InvalidInput(faults)
         metrics = [
@@ -93,7 +93,9 @@ def _faults(ctx: Context, tx: Transaction, job_id: str, request: ImportHistory) 
     for number, each in enumerate(request.events):
         if each.type is EventType.JOB_IMPORTED:
             hint = "leave it out: the end of the import makes it"
-            yield Fault(where=f"events.{number}.type", message="is no part of a history", hint=hint)
+            yield Fault(
+                where=f"events.{number}.type", message="cannot be imported: it is not part of a history", hint=hint
+            )
     for number, attempt in enumerate(request.attempts):
         yield from _attempt_faults(ctx, f"attempts.{number}", attempt)
     instants = {f"metrics.{number}.at": each.at for number, each in enumerate(request.metrics)}

@@ -66,8 +66,8 @@ def refuse_ended(job: JobRow, attempt: AttemptRow) -> None:
         raise _ended(job, attempt)
 
 
-def glimpse(ctx: Context, attempt_id: str) -> str:
-    """Return the project of an attempt that lives now, without holding it. Raises LeaseLost.
+def project_of_live_attempt(ctx: Context, attempt_id: str) -> str:
+    """Return the project of an attempt that lives now, without a lock. Raises LeaseLost.
 
     Use it for work that is done before the transaction, such as verifying bytes; the transaction asks again.
     """

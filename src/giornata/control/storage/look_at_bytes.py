@@ -87,7 +87,7 @@ def _wrong_size(ctx: Context, key: str, size_bytes: int) -> str | None:
 
 def _wrong_bytes(ctx: Context, key: str, sha256: str) -> str | None:
     if not ctx.memory.readers.acquire(blocking=False):
-        raise Unavailable("other bytes are being read just now; ask again")
+        raise Unavailable("the server is reading other files; try again in a moment")
     try:
         found = ctx.blobs.digest(key).sha256
     except BlobMissing:

@@ -107,4 +107,4 @@ def read_picture(ctx: Context, caller: Caller, sha256: str, *, most_bytes: int) 
         preview = preview_of(ctx, blob)
         if preview is not None:
             return "image/jpeg", preview
-    raise NotFound(f"{sha256[:16]} is no picture that a browser shows")
+    raise NotFound(f"{sha256[:16]} is not a picture that a browser can show")

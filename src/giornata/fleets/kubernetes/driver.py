@@ -188,7 +188,7 @@ class KubernetesFleet:
         else:
             advice = f"giornata fleets roll {self.name} gives its nodes the settings of now"
         raise FleetRefused(
-            f"{self.calls.described} starts nodes for other work than the fleet's table says: {advice}"
+            f"{self.calls.described} starts nodes for other kinds of job than the fleet's settings: {advice}"
         )
 
     def _renew_without_pods(self, there: Any) -> None:

@@ -88,8 +88,8 @@ class KubernetesOptions(FleetOptions):
     # the cluster
     kubeconfig: Path | None = Field(
         None,
-        description="Kubeconfig file. Default: the service account of the server's pod, else KUBECONFIG, else "
-        "~/.kube/config.",
+        description="Path of a kubeconfig file. Default: the service account of the server's pod, else KUBECONFIG, "
+        "else ~/.kube/config.",
     )
     context: str | None = Field(None, description="Context of the kubeconfig. Default: the current context.")
     namespace: str | None = Field(
@@ -98,7 +98,9 @@ class KubernetesOptions(FleetOptions):
         description="Namespace of the workload. Default: the namespace of the server's pod or of the context, else "
         "default.",
     )
-    timeout_s: float = Field(20.0, gt=0, le=300, description="Maximum seconds for one answer of the cluster's API.")
+    timeout_s: float = Field(
+        20.0, gt=0, le=300, description="Maximum seconds that the server waits for an answer of the cluster's API."
+    )
 
     # the workload
     workload_kind: Literal["Deployment", "StatefulSet"] = Field(
@@ -119,8 +121,7 @@ class KubernetesOptions(FleetOptions):
     image: str | None = Field(
         None,
         min_length=1,
-        description="Container image of a node, if possible by digest. Without an image, the workload is yours to "
-        "create.",
+        description="Container image of a node, if possible by digest. Default: you create the workload yourself.",
     )
     image_pull_secrets: tuple[SecretName, ...] = Field(
         (), description="Names of Secrets with the credentials of the image registry."
@@ -131,10 +132,12 @@ class KubernetesOptions(FleetOptions):
     node_key_secret: str = Field(
         "giornata-node-key", pattern=NAME, description="Name of the Secret that holds the node key."
     )
-    node_key_field: str = Field("key", min_length=1, description="Field of that Secret with the node key.")
-    gpus: int = Field(1, ge=0, le=16, description="Number of GPUs of one pod.")
+    node_key_field: str = Field(
+        "key", min_length=1, description="Field of the Secret node_key_secret that holds the node key."
+    )
+    gpus: int = Field(1, ge=0, le=16, description="Number of GPUs that each pod requests.")
     gpu_resource: str = Field(
-        "nvidia.com/gpu", pattern=LABEL_KEY, description="Name of the resource that the device plugin gives to a GPU."
+        "nvidia.com/gpu", pattern=LABEL_KEY, description="Name of the resource with which a pod requests GPUs."
     )
     cpu: Quantity = Field("4", description="CPU request of a pod, as a Kubernetes quantity.")
     memory: Bytes = Field("24Gi", description="Memory request and limit of a pod, as a Kubernetes quantity.")
@@ -154,10 +157,10 @@ class KubernetesOptions(FleetOptions):
         description="true: the image contains models in its own HF_HOME, and the container's files are writable.",
     )
     environment: dict[str, str] = Field(
-        default_factory=dict, description="Additional environment variables of the node."
+        default_factory=dict, description="Additional environment variables of the node. Default: none."
     )
     node_selector: dict[LabelKey, LabelValue] = Field(
-        default_factory=dict, description="Labels that a machine must have."
+        default_factory=dict, description="Labels that a machine must have to run pods. Default: none."
     )
     tolerations: tuple[Toleration, ...] = Field(
         (
@@ -165,11 +168,15 @@ class KubernetesOptions(FleetOptions):
             {"key": "cloud.google.com/gke-spot", "operator": "Exists", "effect": "NoSchedule"},
             {"key": "kubernetes.azure.com/scalesetpriority", "operator": "Exists", "effect": "NoSchedule"},
         ),
-        description="Taints that a pod tolerates. Default: the taints of GPU machines and of spot machines.",
+        description="Taints that a pod tolerates. By default, those of GPU machines and of spot machines.",
     )
-    priority_class: str | None = Field(None, pattern=NAME, description="PriorityClass of the pods.")
+    priority_class: str | None = Field(
+        None, pattern=NAME, description="PriorityClass of the pods. Default: the cluster's."
+    )
     service_account: str | None = Field(
-        None, pattern=NAME, description="ServiceAccount of the pods. The pods get no token of it."
+        None,
+        pattern=NAME,
+        description="ServiceAccount of the pods, which get no token of it. Default: that of the namespace.",
     )
     grace_s: int = Field(
         30,

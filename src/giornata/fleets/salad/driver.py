@@ -215,7 +215,9 @@ class SaladFleet:
         container = group.get("container") or {}
         if self.work.missing_in(container.get("environment_variables") or {}):
             advice = f"giornata fleets roll {self.name} gives its nodes the settings of now"
-            raise FleetRefused(f"{group['name']} starts nodes for other work than the fleet's table says: {advice}")
+            raise FleetRefused(
+                f"{group['name']} starts nodes for other kinds of job than the fleet's settings: {advice}"
+            )
 
     @property
     def _most_nodes(self) -> int:

@@ -71,7 +71,7 @@ class KeySet:
         if known is not None:
             return known
         if not current:
-            raise Unavailable("the provider's keys cannot be had just now; try again in a minute")
+            raise Unavailable("the provider's keys cannot be fetched now; try again in a minute")
         raise Unauthenticated(REFUSAL)
 
     def _is_fresh(self) -> bool:

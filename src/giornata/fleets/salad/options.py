@@ -102,8 +102,10 @@ class SaladOptions(FleetOptions):
     api_key_variable: Variable = Field(
         "SALAD_API_KEY", description="Environment variable of the server with the API key."
     )
-    api_url: str = Field(API_URL, pattern=r"^https?://")
-    keys_url: str = Field(KEYS_URL, pattern=r"^https?://")
+    api_url: str = Field(API_URL, pattern=r"^https?://", description="URL of SaladCloud's API.")
+    keys_url: str = Field(
+        KEYS_URL, pattern=r"^https?://", description="URL of the keys that verify the provider's tokens."
+    )
     requests_per_minute: int = Field(
         200,
         ge=1,

@@ -109,7 +109,7 @@ def asking(sky: Any) -> Iterator[None]:
     except errors as error:
         raise FleetUnavailable(f"SkyPilot cannot be asked: {said(error)}") from error
     except (ValueError, TypeError) as error:
-        raise FleetRefused(f"SkyPilot does not take it: {said(error)}") from error
+        raise FleetRefused(f"SkyPilot does not accept the task: {said(error)}") from error
 
 
 def said(error: BaseException) -> str:

@@ -27,8 +27,8 @@ class SkyPilotOptions(FleetOptions):
     )
     use_spot: bool = Field(
         True,
-        description="true: machines are spot machines, which may vanish at any moment. The server refuses at its "
-        "start a cloud in infra that has none.",
+        description="true: rent spot machines, which are cheaper and may vanish at any moment. At its start the "
+        "server refuses a cloud in infra that has none. false: rent on-demand machines.",
     )
     infra: tuple[str, ...] = Field(
         (), description="Clouds and regions, such as aws/us-east-1 or runpod. Default: the cheapest anywhere."
@@ -53,11 +53,11 @@ class SkyPilotOptions(FleetOptions):
         min_length=1,
         description="Shell commands that install Giornata on a new machine. Set them in place of an image.",
     )
-    command: str = Field("giornata node", description="Command that runs the node.")
+    command: str = Field("giornata node", description="Shell command that starts the node on the machine.")
     environment: dict[str, str] = Field(
-        default_factory=dict, description="Additional environment variables of the node."
+        default_factory=dict, description="Additional environment variables of the node. Default: none."
     )
-    grace_s: int = Field(30, ge=1, le=3600, description="Seconds for the last checkpoint after SIGTERM.")
+    grace_s: int = Field(30, ge=1, le=3600, description="Seconds that jobs have for a last checkpoint after SIGTERM.")
     idle_minutes_to_down: int = Field(
         15,
         ge=0,

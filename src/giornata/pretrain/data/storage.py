@@ -48,7 +48,7 @@ class Storage:
         scheme, remote, _ = str(address).partition("://")
         if remote and scheme != "s3":
             hint = "a folder or s3://bucket/path"
-            raise InvalidInput([Fault(where="address", message=f"nothing is written to {scheme}://", hint=hint)])
+            raise InvalidInput([Fault(where="address", message=f"cannot write to {scheme}://", hint=hint)])
         return cls.to_read(address)
 
     @classmethod

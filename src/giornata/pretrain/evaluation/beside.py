@@ -113,7 +113,9 @@ class Evaluations:
             self._under_way = None
             if numbers is None:
                 task.cancel()
-                raise GiornataError(f"it took more than evaluate.timeout_s, {timeout_s:g} s, and was ended")
+                raise GiornataError(
+                    f"the evaluation took longer than evaluate.timeout_s, {timeout_s:g} s, and was stopped"
+                )
             self._say(checkpoint, numbers=numbers)
         except (GiornataError, OSError, ray.exceptions.RayError) as error:
             self._under_way = None

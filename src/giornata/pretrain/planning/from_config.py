@@ -81,7 +81,9 @@ def _assumed(path: Path) -> dict[str, Any]:
         raise InvalidInput(
             Fault(
                 where=f"{path}: {name}",
-                message="is the run's own" if name in OF_THE_RUN else "is nothing that a plan assumes",
+                message="belongs to the run's configuration"
+                if name in OF_THE_RUN
+                else "is not a value that a plan can assume",
                 hint=f"one of {', '.join(ASSUMED)}",
             )
             for name in unknown

@@ -33,7 +33,7 @@ class CreateUser(Message):
     email: Email
     name: Label | None = None
     password: Password
-    operator: bool = Field(False, description="May govern the installation and every project.")
+    operator: bool = Field(False, description="true: the person may govern the installation and every project.")
 
 
 class ChangeUser(Message):
@@ -42,7 +42,7 @@ class ChangeUser(Message):
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
     operator: bool | None = None
-    active: bool | None = Field(None, description="False ends every session and every key of the person for ever.")
+    active: bool | None = Field(None, description="false: end every session and every key of the person for ever.")
     password: Password | None = Field(None, description="A new password. Every session of the person ends.")
 
     @model_validator(mode="after")
@@ -100,7 +100,7 @@ class CreateInvitation(Message):
     """`POST /v1/invitations`. Whoever has the link may take part in the project, once."""
 
     project_id: str | None = Field(
-        None, max_length=64, description="Another project than the caller's: root admin only."
+        None, max_length=64, description="Id of another project than the caller's. Root admin only."
     )
     role: Role = Role.VIEWER
     expires_in_s: int = Field(7 * 24 * 3600, ge=60, le=MOST_INVITATION_TTL_S)
@@ -150,7 +150,7 @@ class AcceptInvitation(SignIn):
 class ChangePassword(Message):
     """`POST /v1/me/password`. Every other session of the person ends."""
 
-    password: Annotated[Confidential, Field(min_length=1, max_length=256, description="The present one.")]
+    password: Annotated[Confidential, Field(min_length=1, max_length=256, description="Present password.")]
     new_password: Password
 
 
@@ -161,8 +161,8 @@ class UserSession(Reply):
     created_at: datetime
     last_used_at: datetime
     expires_at: datetime
-    address: str = Field(description="Where the sign-in came from.")
-    agent: str = Field(description="The User-Agent of the sign-in.")
+    address: str = Field(description="Network address from which the person signed in.")
+    agent: str = Field(description="User-Agent of the browser or program that signed in.")
     current: bool = False
 
 
@@ -179,7 +179,7 @@ class SignedIn(Reply):
     session: UserSession
     csrf_token: str = Field(description=f"Send it as {CSRF_HEADER} with each request but GET and HEAD.")
     user: User
-    project_id: str | None = Field(None, description="The project that an invitation led to.")
+    project_id: str | None = Field(None, description="Id of the project that the invitation led to.")
 
 
 class Me(Reply):
@@ -187,8 +187,8 @@ class Me(Reply):
 
     project_id: str
     scopes: tuple[Scope, ...]
-    operator: bool = Field(description="May govern the installation.")
-    key_id: str | None = Field(None, description="Of a key; null for a session.")
+    operator: bool = Field(description="true: the caller may govern the installation.")
+    key_id: str | None = Field(None, description="Id of the key. null for a session.")
     session_id: str | None = None
     user: User | None = Field(None, description="The person behind the key or the session.")
     projects: tuple[ProjectMember, ...] = Field((), description="The memberships of the person.")

@@ -46,8 +46,8 @@ class DeviceAuthorization(Reply):
     user_code: str
     verification_uri: str
     verification_uri_complete: str
-    expires_in: int = Field(description="In seconds.")
-    interval: int = Field(description="Least seconds between two polls.")
+    expires_in: int = Field(description="Seconds until the codes expire.")
+    interval: int = Field(description="Minimum seconds between two polls.")
 
 
 class TakeDeviceKey(OAuthRequest):
@@ -97,7 +97,9 @@ class ApproveDevice(FindDevice):
     """`POST /v1/device/approve`: the device gets a key of the person's."""
 
     project_id: str | None = Field(
-        None, max_length=64, description="Project of the key, if the device asked for none. Default: the session's."
+        None,
+        max_length=64,
+        description="Project of the key, if the device asked for none. Default: the project of the session.",
     )
 
 
@@ -105,10 +107,12 @@ class DeviceRequest(Reply):
     """The sign-in that a device asks for. Approve it only if the device in front of you shows this code."""
 
     user_code: str
-    scopes: tuple[Scope, ...] = Field(description="Asked for; once approved, granted.")
+    scopes: tuple[Scope, ...] = Field(
+        description="Scopes that the device asks for. Once approved: scopes that it got."
+    )
     project_id: str | None = None
-    host_name: str = Field(description="As the device says.")
-    address: str = Field(description="Where the device's request came from.")
+    host_name: str = Field(description="Name of the device, as the device says.")
+    address: str = Field(description="Network address from which the device's request came.")
     key_expires_in_s: int
     created_at: datetime
     expires_at: datetime
@@ -137,11 +141,11 @@ class LinkedIdentity(Reply):
     issuer: str
     subject: str = Field(description="Name of the account at the provider.")
     linked_at: datetime
-    signs_in: bool = Field(description="The provider is the one that this server asks now.")
+    signs_in: bool = Field(description="true: this server uses the provider now.")
 
 
 class LinkedIdentities(Reply):
     """`GET /v1/me/identities`: the accounts at providers that are linked to the caller."""
 
     items: tuple[LinkedIdentity, ...]
-    password: bool = Field(description="The person has a password, too.")
+    password: bool = Field(description="true: the person also has a password.")

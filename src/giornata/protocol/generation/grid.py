@@ -80,11 +80,14 @@ def with_named_models(axis: Any) -> Any:
 class GridSpec(OrderFields):
     """A picture of each combination of the axes' values. All cells of one repeat have the same seed."""
 
-    prompt: GeneratePrompt = Field(description="Text to draw, in the grammar of prompts. A slot is written {name}.")
+    prompt: GeneratePrompt = Field(
+        description="Prompt of all cells, in the grammar of prompts. A slot is written {name}."
+    )
     axes: tuple[GridAxis, ...] = Field(
         min_length=1,
         max_length=MAX_AXES,
-        description="Objects with slot or field, values, and label. The last axis varies fastest.",
+        description="Axes of the grid: objects with slot (of the prompt) or field (of the spec), values, and label. "
+        "The last axis varies fastest.",
     )
 
     def texts(self) -> Iterator[str]:

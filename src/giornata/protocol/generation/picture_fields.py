@@ -39,12 +39,19 @@ class PictureFields(Message):
         "and sha256."
     )
     revision: str | None = Field(
-        None, max_length=255, description="Branch, tag or commit of the base model on the hub."
+        None,
+        max_length=255,
+        description="Branch, tag or commit of the base model on the hub. Default: its main branch.",
     )
-    variant: str | None = Field(None, max_length=64, description="Variant of the weight files, such as fp16.")
-    vae: ModelUse | None = Field(None, description="VAE that replaces the base model's.")
+    variant: str | None = Field(
+        None,
+        max_length=64,
+        description="Variant of the base model's weight files, such as fp16. Default: files without a variant.",
+    )
+    vae: ModelUse | None = Field(None, description="VAE to draw with. Default: the base model's own.")
     negative_prompt: GeneratePrompt = Field(
-        "", description="Text that guidance leads away from, in the grammar of prompts."
+        "",
+        description="Text of what pictures shall not show, in the grammar of prompts. Guidance leads away from it.",
     )
     width: Side = Field(1024, description="Width of a picture in pixels.")
     height: Side = Field(1024, description="Height of a picture in pixels.")
@@ -52,31 +59,33 @@ class PictureFields(Message):
         30,
         ge=1,
         le=MAX_STEPS,
-        description="Number of denoising steps.",
+        description="Number of denoising steps. More take longer and may draw finer.",
         validation_alias=AliasChoices("num_inference_steps", "steps"),
     )
     guidance_scale: Guidance = Field(
         7.0,
-        description="Strength of classifier-free guidance. 1 or less: none, and the negative prompt has no effect.",
+        description="Strength of classifier-free guidance: higher values follow the prompt more. 1 or less: none, "
+        "and the negative prompt has no effect.",
         validation_alias=AliasChoices("guidance_scale", "cfg_scale"),
     )
     scheduler: SchedulerName = Field(
         DEFAULT,
-        description="Scheduler, in any spelling of the table of schedulers.",
+        description="Sampler and noise schedule, by a name of diffusers, A1111 or ComfyUI, such as DPM++ 2M Karras.",
         validation_alias=AliasChoices("scheduler", "sampler_name"),
     )
     seed: int | None = Field(
         None,
         ge=0,
         le=MAX_SEED,
-        description="Seed of the first picture; the seeds of the others count up from it. Default: drawn.",
+        description="Seed of the first picture; the seeds of the others count up from it. Default: a random one, "
+        "which the order records.",
     )
     clip_skip: int | None = Field(
         None,
         ge=1,
         le=11,
-        description="Number of last layers of the text encoders that are left out. diffusers counts alike; 1 here is "
-        "2 in A1111.",
+        description="Number of last layers of the text encoders that are left out, as diffusers counts: 1 is 2 in "
+        "A1111. Default: none.",
     )
     loras: Loras = Field(
         (),
@@ -91,23 +100,32 @@ class PictureFields(Message):
         description="ControlNets: objects with name, image (sha256 of an upload), weight, start and end (shares of "
         "the steps), annotator and annotator_params.",
     )
-    image: Sha256 | None = Field(None, description="sha256 of an uploaded picture to start from (image-to-image).")
-    mask: Sha256 | None = Field(
-        None, description="sha256 of an uploaded mask of the image's size. White is drawn anew (inpainting)."
+    image: Sha256 | None = Field(
+        None, description="sha256 of an uploaded picture to start from (image-to-image). Default: start from noise."
     )
-    strength: Strength = Field(0.75, description="Share of the denoising steps that a picture with image has.")
+    mask: Sha256 | None = Field(
+        None,
+        description="With image: sha256 of an uploaded mask of its size. White parts are drawn anew (inpainting).",
+    )
+    strength: Strength = Field(
+        0.75, description="With image: share of denoising steps. 1 hardly uses the image; less keeps more of it."
+    )
     refiner: Refiner | None = Field(
-        None, description="Model that takes over after a share of the steps: an object with model and switch_at."
+        None,
+        description="Refiner that draws the last steps: an object with model and switch_at, a share of the steps. "
+        "Default: none.",
     )
     high_resolution: HighResolution | None = Field(
         None,
-        description="Second pass at a larger size: an object with width, height, strength and num_inference_steps.",
+        description="Second pass at a larger size: an object with width, height, strength and num_inference_steps. "
+        "Default: none.",
     )
     safety_checker: bool = Field(
-        False, description="Check each picture; one that is blocked is not uploaded. A project may demand it."
+        False,
+        description="Check each picture, and upload none that the checker takes for unsafe. A project may demand it.",
     )
     image_format: ImageFormat = Field(ImageFormat.PNG, description="Format of the result files.")
-    quality: int = Field(95, ge=1, le=100, description="Quality of JPEG and WebP files.")
+    quality: int = Field(95, ge=1, le=100, description="Quality of JPEG and WebP files. Higher makes larger files.")
     metadata: bool = Field(
         True, description="Write the settings into each file: A1111's parameters, a ComfyUI workflow, and our JSON."
     )

@@ -21,14 +21,14 @@ PIXEL_STEPS = 1024 * 1024
 class AnnotationFields(Message):
     """The settings of an annotation, besides the picture."""
 
-    annotator: str = Field(max_length=64, description="Annotator, by its name in the table of annotators.")
+    annotator: str = Field(max_length=64, description="Name of the annotator, such as canny or depth.")
     annotator_params: dict[str, ParamValue] = Field(
         default_factory=dict,
         max_length=32,
-        description="Parameters of the annotator that differ from its defaults.",
+        description="Values of the annotator's parameters, by name. Others keep their defaults.",
     )
     image_format: ImageFormat = Field(ImageFormat.PNG, description="Format of the result files.")
-    quality: int = Field(95, ge=1, le=100, description="Quality of JPEG and WebP files.")
+    quality: int = Field(95, ge=1, le=100, description="Quality of JPEG and WebP files. Higher makes larger files.")
 
 
 class AnnotationParams(AnnotationFields):
@@ -49,7 +49,7 @@ class PreprocessSpec(AnnotationFields):
     """An order of annotations: one of each image."""
 
     images: Annotated[tuple[Sha256, ...], Field(min_length=1, max_length=MAX_IMAGES)] = Field(
-        description="sha256 of uploaded pictures, each of which is annotated.",
+        description="sha256 of each uploaded picture to annotate.",
     )
 
 

@@ -143,7 +143,7 @@ def _pipeline_faults(spec: dict[str, Any], given: Mapping[str, str]) -> Iterable
     name, where = spec.pop("pipeline"), given["pipeline"]
     if not isinstance(name, str) or name not in PIPELINES:
         hint = f"leave it out, or give one of {', '.join(PIPELINES)}"
-        yield Fault(where=where, message=f"{str(name)[:60]!r} is not a pipeline that is drawn with here", hint=hint)
+        yield Fault(where=where, message=f"{str(name)[:60]!r} is not a supported pipeline", hint=hint)
         return
     has = {part for part in ("image", "mask") if spec.get(part) is not None}
     if missing := PIPELINES[name] - has:

@@ -38,17 +38,18 @@ class OrderFields(PictureFields):
         1,
         ge=1,
         le=MAX_PICTURES,
-        description="Number of pictures of each prompt, which differ in their seeds.",
+        description="Number of pictures of each prompt. They differ in their seeds.",
         validation_alias=AliasChoices("num_images_per_prompt", "n", "repeats"),
     )
     wildcards: Wildcards = Field(
-        default_factory=dict, description="Lists of texts by name, for __name__ in prompts: {color: [red, blue]}."
+        default_factory=dict,
+        description='Lists of texts by name, for __name__ in prompts: {"color": ["red", "blue"]}.',
     )
     prompt_loras: dict[str, ModelUse] = Field(
         default_factory=dict,
         max_length=64,
-        description="LoRAs that prompts name as <lora:NAME:0.8>, by NAME. A NAME that is not here is that of a "
-        "model.",
+        description="Models by the NAME with which prompts use them as LoRAs: <lora:NAME:0.8>. Other NAMEs are names "
+        "of registered models.",
     )
 
     def texts(self) -> Iterator[str]:
@@ -69,14 +70,14 @@ class GenerateSpec(OrderFields):
 
     prompts: Prompts = Field(
         (),
-        description="Texts to draw, in the grammar of prompts. A single text is a list of one.",
+        description="Prompts of the pictures, in the grammar of prompts. A single text counts as a list of one.",
         validation_alias=AliasChoices("prompts", "prompt"),
     )
     pictures: tuple[PictureChanges, ...] = Field(
         (),
         max_length=MAX_PICTURES,
         description="Pictures with settings of their own: objects with prompt, and any other setting that differs. "
-        "They follow those of prompts.",
+        "They come after the pictures of prompts.",
     )
 
     def texts(self) -> Iterator[str]:

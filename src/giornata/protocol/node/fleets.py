@@ -71,8 +71,12 @@ class FleetLimits(Reply):
 class ScaleFleet(Message):
     """`POST /v1/fleets/{name}/scale`. A field that is absent stays as it is; null goes back to the settings."""
 
-    min_nodes: Nodes | None = Field(None, description="Fewest nodes at every hour. null: as the settings say.")
-    max_nodes: Nodes | None = Field(None, description="Most nodes at every hour. null: as the settings say.")
+    min_nodes: Nodes | None = Field(
+        None, description="Minimum number of nodes at every hour. null: as the settings say."
+    )
+    max_nodes: Nodes | None = Field(
+        None, description="Maximum number of nodes at every hour. null: as the settings say."
+    )
     max_price_micro_usd_per_hour: Annotated[int, Field(ge=0, le=MAX_COUNT)] | None = Field(
         None,
         description="No further node is asked for while one costs more, in micro-dollars. null: as the settings say.",
@@ -148,14 +152,16 @@ class Machine(Reply):
         description="ok, probation (a canary first, or one job at a time) or quarantined (no work).",
         json_schema_extra={"enum": [str(state) for state in MachineState]},
     )
-    reason: str = Field("", description="Why it is in this state.")
+    reason: str = Field("", description="Reason for the state.")
     since: datetime
-    until: datetime | None = Field(None, description="When its quarantine ends by itself.")
-    strikes: float = Field(description="As of now; half of them are forgotten in each half-life.")
-    quota: int = Field(description="Attempts at stake that it may have begun within an hour.")
+    until: datetime | None = Field(None, description="Instant at which the quarantine ends by itself.")
+    strikes: float = Field(description="Strikes as of now. Half of them are forgotten in each half-life.")
+    quota: int = Field(description="Maximum number of attempts that the machine may have started within an hour.")
     successes_in_a_row: int
     quarantined_times: int
-    by_hand: bool = Field(False, description="An operator quarantined it, and an operator has to let it go.")
+    by_hand: bool = Field(
+        False, description="true: an operator quarantined the machine, and an operator has to release it."
+    )
     failures: tuple[HeldFailure, ...] = ()
 
 

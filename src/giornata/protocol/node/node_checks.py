@@ -60,13 +60,13 @@ class NodeChecks(Message):
     kinds: tuple[str, ...] = Field((), max_length=32)
     figures: NodeFigures = Field(default_factory=NodeFigures)
     shortcomings: tuple[Annotated[str, StringConstraints(max_length=1000)], ...] = Field((), max_length=16)
-    leaving: bool = Field(False, description="The node ends for these shortcomings.")
+    leaving: bool = Field(False, description="true: the node ends because of these shortcomings.")
 
 
 class ChecksNoted(Reply):
     """The server's reply to the checks of a node."""
 
-    drain: bool = Field(False, description="The node should leave.")
+    drain: bool = Field(False, description="true: the node should give its jobs back and leave.")
 
 
 class NodeVerdict(Reply):

@@ -153,7 +153,7 @@ class ClaimReply(Reply):
         "no-such-kind, quarantined, leases-held, draining …",
     )
     detail: str | None = None
-    drain: bool = Field(False, description="The node should leave.")
+    drain: bool = Field(False, description="true: the node should give its jobs back and leave.")
     held_version: int | None = Field(
         None, description="Version of the node's model files that the server knows; None: the node reports them all."
     )
@@ -292,7 +292,7 @@ class FailAttempt(Message):
     log_tail: str = Field("", max_length=20_000)
     step: Count = 0
     together: tuple[str, ...] = Field(
-        (), max_length=64, description="The attempts that one fault of one engine ended, this one included."
+        (), max_length=64, description="Ids of all attempts that the same fault of the engine ended, with this one."
     )
 
 

@@ -45,9 +45,11 @@ class ChosenPictures(Message):
 class MarkPictures(ChosenPictures):
     """The body of `POST /v1/pictures:mark`. What is left out stays as it is."""
 
-    starred: bool | None = Field(None, description="True gives each picture a star, False takes it.")
+    starred: bool | None = Field(None, description="true: give each picture a star. false: remove it.")
     add_tags: tuple[Tag, ...] = Field((), max_length=MOST_TAGS, description="Tags that each picture gets.")
-    remove_tags: tuple[Tag, ...] = Field((), max_length=MOST_TAGS, description="Tags that are taken from each.")
+    remove_tags: tuple[Tag, ...] = Field(
+        (), max_length=MOST_TAGS, description="Tags that are removed from each picture."
+    )
 
     @model_validator(mode="after")
     def _changes_something(self) -> "MarkPictures":
@@ -59,7 +61,7 @@ class MarkPictures(ChosenPictures):
 class MarkedPictures(Reply):
     """The reply of `POST /v1/pictures:mark`."""
 
-    changed: Count = Field(description="Stars and tags that were given or taken.")
+    changed: Count = Field(description="Number of stars and tags that were given or removed.")
 
 
 class DeletedPictures(Reply):

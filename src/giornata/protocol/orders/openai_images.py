@@ -48,14 +48,16 @@ class ImageGenerationRequest(Message):
     model: str = Field(min_length=1, max_length=512, description="The base model.")
     n: int | None = Field(None, ge=1, le=MOST_IMAGES, description="Number of pictures.")
     size: str | None = Field(None, pattern=SIZE_PATTERN, description="`WIDTHxHEIGHT`, or `auto`.")
-    response_format: ResponseFormat | None = Field(None, description="`url` unless it is given.")
+    response_format: ResponseFormat | None = Field(
+        None, description="Place of the pictures in the reply. Default: `url`."
+    )
     quality: Quality | None = Field(None, description="low is 20 steps, medium 30, high and hd 50.")
     output_format: ImageFormat | None = None
     output_compression: int | None = Field(None, ge=0, le=100, description="Quality of a JPEG or WebP file.")
     moderation: Literal["low", "auto"] | None = Field(None, description="auto: with the safety checker.")
     background: Literal["opaque", "auto"] | None = None
-    style: None = Field(None, description="Not offered: say it in the prompt.")
-    stream: Literal[False] | None = Field(None, description="Not offered here: the events of a job are streamed.")
+    style: None = Field(None, description="Not supported: describe the style in the prompt.")
+    stream: Literal[False] | None = Field(None, description="Not supported: stream the events of the job instead.")
     partial_images: Literal[0] | None = None
     user: str | None = Field(None, max_length=256)
     safety_identifier: str | None = Field(None, max_length=256)

@@ -19,11 +19,20 @@ class GenerationRequest(Message):
 
     model_config = Message.model_config | {"extra": "allow"}
 
-    name: Label | None = Field(None, description="For people; defaults to the job's id.")
-    priority: int = Field(0, ge=-100, le=100, description="Higher goes first.")
+    name: Label | None = Field(None, description="Name of the job for people. Default: its id.")
+    priority: int = Field(0, ge=-100, le=100, description="Priority. Jobs with a higher number start first.")
     labels: dict[str, str] = Field(default_factory=dict, max_length=32)
-    deadline_s: int | None = Field(None, ge=1, le=30 * 86_400, description="Expires when not done by then.")
-    budget_micro_usd: MicroUsd | None = Field(None, description="Paused when it has cost this; 1 USD is 1000000.")
+    deadline_s: int | None = Field(
+        None,
+        ge=1,
+        le=30 * 86_400,
+        description="Seconds from now after which a job that has not ended expires. Default: never.",
+    )
+    budget_micro_usd: MicroUsd | None = Field(
+        None,
+        description="Maximum cost in micro-dollars: 1 USD is 1000000. The job is paused when it has cost this. "
+        "Default: no maximum.",
+    )
     min_vram_bytes: MinVram = None
 
     def fields(self) -> dict[str, Any]:
@@ -35,11 +44,13 @@ class OrderPicture(Reply):
     """A picture of an order. `id` grows along the order as pictures end: pass it as Last-Event-ID to go on from
     there."""
 
-    id: int = Field(0, description="Place among the pictures that have ended; 0: it has not ended.")
-    number: int = Field(description="Place in the order, from 0.")
+    id: int = Field(0, description="Position among the pictures that have ended. 0: this one has not ended.")
+    number: int = Field(description="Number of the picture in the order, from 0.")
     state: PictureState
     seed: int
-    prompt: str | None = Field(None, description="With each choice in braces and each wildcard as it was drawn.")
+    prompt: str | None = Field(
+        None, description="Prompt of the picture, with choices in braces and wildcards as they were drawn."
+    )
     sha256: Sha256 | None = None
     size_bytes: int | None = None
     media_type: str
@@ -49,12 +60,12 @@ class OrderPicture(Reply):
         "something, and the project keeps such pictures. `unchecked`: imported, and no checker has seen it. "
         "`out-of-memory-once`: drawn again in a smaller batch.",
     )
-    error: str | None = Field(None, description="Why it failed.")
+    error: str | None = Field(None, description="Reason why the picture could not be drawn.")
     last_error: str | None = Field(
-        None, description="Reason that the latest node gave which could not draw it, while it has not failed."
+        None, description="Reason why the latest node could not draw the picture, while it has not failed."
     )
-    filename: str = Field(description="A name for the file, which tells it from those of other orders.")
-    request: SignedUrl | None = Field(None, description="Fetches the file, for a while.")
+    filename: str = Field(description="Name for the file, different from names of other orders' files.")
+    request: SignedUrl | None = Field(None, description="Signed request that fetches the file, until it expires.")
 
 
 class OrderPicturePage(Reply):
@@ -69,4 +80,6 @@ class Generation(Reply):
 
     job: Job
     pictures: tuple[OrderPicture, ...] = ()
-    next: int | None = Field(None, description="There are more: go on with `after` of the job's `pictures`.")
+    next: int | None = Field(
+        None, description="Value for `after` in requests for further `pictures` of the job, if there are any."
+    )

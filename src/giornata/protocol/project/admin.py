@@ -126,15 +126,19 @@ class CreateKey(Message):
 
     scope: Scope = Scope.MEMBER
     scopes: tuple[Scope, ...] | None = Field(
-        None, min_length=1, max_length=len(Scope), description="Several scopes, in the place of `scope`."
+        None, min_length=1, max_length=len(Scope), description="Several scopes, in place of `scope`."
     )
     expires_in_s: int | None = Field(
-        None, ge=1, le=MOST_KEY_TTL_S, description="The key is refused after so long. Default: it does not expire."
+        None,
+        ge=1,
+        le=MOST_KEY_TTL_S,
+        description="Seconds after which the server refuses the key. Default: the key does not expire.",
     )
-    project_id: str | None = Field(None, description="Another project than the caller's: root admin only.")
+    project_id: str | None = Field(None, description="Id of another project than the caller's. Root admin only.")
     name: Label = "key"
     login: bool = Field(
-        False, description="The key makes and ends keys of the person, as a session does. Takes a session."
+        False,
+        description="Create a key that makes and revokes keys of its person, as a session does. Needs a session.",
     )
     fleet: Label | None = Field(
         None,
@@ -154,7 +158,7 @@ class RotateKey(Message):
     """The body of `POST /v1/keys/{id}/rotate`, which gives a key a new secret."""
 
     overlap_s: int = Field(
-        86_400, ge=0, le=MOST_OVERLAP_S, description="The secret of before stays valid for so long."
+        86_400, ge=0, le=MOST_OVERLAP_S, description="Seconds for which the old secret stays valid."
     )
 
 
@@ -257,11 +261,11 @@ class FleetCosts(Reply):
     instances: int
     billed_s: float
     startup_s: float = Field(
-        description="Before an instance first asked for work, and before the first step of attempts that were of use."
+        description="Seconds before instances first asked for work, and before the first step of useful attempts."
     )
-    useful_s: float = Field(description="From the first step on, of attempts whose steps are safe.")
+    useful_s: float = Field(description="Seconds from the first step on, of attempts whose steps are safe.")
     lost_s: float
-    at_risk_s: float = Field(description="Done since the last checkpoint by attempts that still run.")
+    at_risk_s: float = Field(description="Seconds since the last checkpoint, of attempts that still run.")
     idle_s: float
     billed_micro_usd: int
     startup_micro_usd: int

@@ -12,8 +12,10 @@ from giornata.protocol.model import Reply
 class DailyCost(Reply):
     """The cost of one day; with a label, of the jobs that have one value of it."""
 
-    day: date = Field(description="In UTC.")
-    value: str | None = Field(None, description="Of the label; null: the job has no such label, or was deleted.")
+    day: date = Field(description="Day in UTC.")
+    value: str | None = Field(
+        None, description="Value of the label. null: the jobs have no such label, or were deleted."
+    )
     cost_micro_usd: int
 
 

@@ -63,8 +63,8 @@ class RetentionPreview(Reply):
 
     project_id: str
     items: list[AgedClass]
-    size_bytes: Count = Field(description="Of all classes together, estimates included.")
-    stored_bytes: Count = Field(0, description="Of objects in storage alone.")
+    size_bytes: Count = Field(description="Bytes of all classes together, with estimates.")
+    stored_bytes: Count = Field(0, description="Bytes of objects in storage alone, without estimates.")
 
 
 class Pin(Reply):
@@ -87,4 +87,4 @@ class Deletion(Reply):
     what: str = Field(description="job, dataset or project")
     objects: Count = Field(description="Objects that were deleted in storage.")
     size_bytes: Count = Field(description="The size of these objects.")
-    finished: bool = Field(description="False: rows or bytes are left, and the server goes on by itself.")
+    finished: bool = Field(description="false: rows or bytes are left, which the server deletes by itself.")

@@ -91,7 +91,7 @@ class ImportJob(Message):
         description="Job's id in the project that exported it. The id becomes the label `imported-from`."
     )
     kind: Annotated[str, StringConstraints(min_length=1, max_length=32)]
-    name: Label | None = Field(None, description="For people; defaults to the job's id.")
+    name: Label | None = Field(None, description="Name of the job for people. Default: its id.")
     state: EndedState
     spec: dict[str, Any]
     labels: dict[str, str] = Field(default_factory=dict, max_length=64)
@@ -100,7 +100,7 @@ class ImportJob(Message):
     step: Count = 0
     error: Annotated[str, StringConstraints(max_length=MOST_ERROR_CHARS)] | None = None
     result: dict[str, Any] = Field(default_factory=dict)
-    retry_of: JobName | None = Field(None, description="A job of this project.")
+    retry_of: JobName | None = Field(None, description="Id of a job of this project, which this one retries.")
     created_at: AwareDatetime
     started_at: AwareDatetime | None = None
     ended_at: AwareDatetime
@@ -200,12 +200,18 @@ class ImportHistory(Message):
     metrics: tuple[ImportedMetrics, ...] = Field((), max_length=MOST_ROWS)
     lines: tuple[ImportedLine, ...] = Field((), max_length=MOST_ROWS)
     attempts: tuple[ImportedAttempt, ...] = Field(
-        (), max_length=MOST_ROWS, description="Taken until the import has ended; no bill or machine here counts them."
+        (),
+        max_length=MOST_ROWS,
+        description="Attempts of the job. Accepted until the import has ended; no bill here counts them.",
     )
     events: tuple[ImportedEvent, ...] = Field(
-        (), max_length=MOST_ROWS, description="In their order. Taken until the import has ended; webhooks get none."
+        (),
+        max_length=MOST_ROWS,
+        description="Events in their order. Accepted until the import has ended; webhooks get none of them.",
     )
-    is_last: bool = Field(False, description="The import of the job ends, and the event `job.imported` says so.")
+    is_last: bool = Field(
+        False, description="true: this is the last page. The import ends with the event `job.imported`."
+    )
 
 
 class ImportedHistory(Reply):

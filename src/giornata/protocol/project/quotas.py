@@ -52,7 +52,9 @@ class LimitUse(Reply):
 
     limit: int | None = None
     used: int = 0
-    free_at: datetime | None = Field(None, description="When there is all of it again, where that is known.")
+    free_at: datetime | None = Field(
+        None, description="Instant at which the whole limit is free again, if it is known."
+    )
 
 
 class ProjectQuotas(Reply):

@@ -19,7 +19,9 @@ Confidential = Annotated[
 class SetSecret(Message):
     """`PUT /v1/secrets/{name}`. The value can be replaced and deleted, and cannot be asked for."""
 
-    value: Confidential = Field(min_length=8, max_length=4096, description="Such as a token of the hub.")
+    value: Confidential = Field(
+        min_length=8, max_length=4096, description="Value of the secret, such as a token of the hub."
+    )
 
 
 class Secret(Reply):

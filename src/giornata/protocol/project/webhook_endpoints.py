@@ -44,14 +44,16 @@ class CreateWebhook(Message):
     """`POST /v1/webhooks`: where events go, and which. `target` is a URL; of the format `mail`, an address."""
 
     target: Confidential = Field(
-        min_length=3, max_length=2048, description="An https URL, or the address of the format mail."
+        min_length=3,
+        max_length=2048,
+        description="URL (https) that gets the events, or a mail address for the format mail.",
     )
     format: WebhookFormat = WebhookFormat.STANDARD
     events: EventPatterns = Field(
         default_factory=lambda: [JOB_EVENTS], description="Types of events, groups such as job.*, or *."
     )
     job_id: str | None = Field(
-        None, pattern=r"^job_[0-9A-Za-z]{1,36}$", description="Only events of this job. Default: of all jobs."
+        None, pattern=r"^job_[0-9A-Za-z]{1,36}$", description="Only events of this job. Default: events of all jobs."
     )
     daily_digest: bool = Field(
         False, description="One message a day with the day's events, for the formats mail, slack and discord."

@@ -66,21 +66,21 @@ class AdapterFields(Message):
         16,
         ge=1,
         le=512,
-        description="Rank of the adapter's matrices, which decides its capacity and its size.",
+        description="Rank of the adapter's matrices. A higher rank can learn more, and makes a larger file.",
         validation_alias=AliasChoices("rank", "network_dim"),
     )
     alpha: float | None = Field(
         None,
         gt=0,
         le=4096,
-        description="The adapter is scaled by alpha / rank. Default: the rank, which scales by 1.",
+        description="Strength of the adapter, which is scaled by alpha / rank. Default: the rank, which scales by 1.",
         validation_alias=AliasChoices("alpha", "network_alpha"),
     )
     target_modules: tuple[str, ...] = Field(
         ("to_k", "to_q", "to_v", "to_out.0"),
         min_length=1,
         max_length=64,
-        description="Suffixes of the names of UNet modules that get an adapter.",
+        description="Ends of the names of UNet modules that get an adapter.",
     )
     lora_unet_blocks: Annotated[tuple[Block, ...] | None, BeforeValidator(_parts)] = Field(
         None,
@@ -91,22 +91,22 @@ class AdapterFields(Message):
     rank_pattern: dict[Pattern, Rank] = Field(
         {},
         max_length=256,
-        description="Ranks for layers whose name ends with or matches the key, such as {'attn2.to_k': 4}. Other "
-        "layers have rank.",
+        description='Ranks for layers whose name ends with or matches the key, such as {"attn2.to_k": 4}. Other '
+        "layers have the field rank.",
     )
     alpha_pattern: dict[Pattern, Alpha] = Field(
         {},
         max_length=256,
-        description="Alphas for layers whose name ends with or matches the key. Other layers have alpha.",
+        description="Alphas for layers whose name ends with or matches the key. Other layers have the field alpha.",
     )
     use_rslora: bool = Field(False, description="Scale the adapter by alpha / sqrt(rank) instead of alpha / rank.")
     use_dora: bool = Field(
         False,
-        description="DoRA: learn the magnitude of each output's weights separately from their direction.",
+        description="Train DoRA: magnitude and direction of each output's weights separately. Steps take longer.",
         validation_alias=AliasChoices("use_dora", "dora_wd"),
     )
     decompose_both: bool = Field(
-        False, description="With LoKr: also factor the first factor into two low-rank matrices."
+        False, description="With LoKr: also make the first factor of two low-rank matrices, for a smaller file."
     )
     decompose_factor: int = Field(
         -1,
@@ -117,25 +117,30 @@ class AdapterFields(Message):
     )
     init_lora: Sha256 | None = Field(
         None,
-        description="sha256 of an uploaded file to start from, with kohya's or diffusers' key names, or a "
-        "checkpoint of Giornata.",
+        description="sha256 of an uploaded LoRA to start from, with kohya's or diffusers' key names, or of a "
+        "checkpoint of Giornata. Default: a new adapter.",
         validation_alias=AliasChoices("init_lora", "network_weights"),
     )
-    train_text_encoder: bool = Field(False, description="Also train adapters on the text encoders.")
+    train_text_encoder: bool = Field(
+        False, description="Also train adapters on the text encoders, at text_encoder_lr."
+    )
     text_encoder_target_modules: tuple[str, ...] = Field(
         TEXT_TARGETS,
         min_length=1,
         max_length=64,
-        description="Suffixes of the names of text encoder modules that get an adapter.",
+        description="With train_text_encoder: ends of the names of text encoder modules that get an adapter.",
     )
     stop_text_encoder_training: int | None = Field(
-        None, ge=1, description="Number of optimizer steps after which the text encoders' adapters are frozen."
+        None, ge=1, description="Number of steps after which the text encoders' adapters are frozen. Default: never."
     )
     train_text_encoder_ti: bool = Field(
         False, description="Also train new tokens of the text encoders (textual inversion, pivotal tuning)."
     )
     train_text_encoder_ti_frac: float = Field(
-        0.5, gt=0, le=1, description="Share of the steps in which the new tokens are trained, at text_encoder_lr."
+        0.5,
+        gt=0,
+        le=1,
+        description="Share of the steps, from the first, in which new tokens are trained, at text_encoder_lr.",
     )
     num_new_tokens_per_abstraction: int = Field(
         2,
@@ -148,18 +153,25 @@ class AdapterFields(Message):
         ("TOK",),
         min_length=1,
         max_length=8,
-        description="Words in captions that stand for the new tokens.",
+        description="Words in captions that are replaced by new tokens, such as TOK in: a photo of TOK.",
         validation_alias=AliasChoices("token_abstraction", "token_string"),
     )
     initializer_concept: str | None = Field(
         None,
         min_length=1,
         max_length=128,
-        description="Words whose embeddings the new tokens start with. Default: random numbers.",
+        description="Words whose embeddings the new tokens start from. Default: random embeddings.",
         validation_alias=AliasChoices("initializer_concept", "init_word", "initializer_token"),
     )
-    use_ema: bool = Field(False, description="Export an exponential moving average of the weights.")
-    ema_decay: float = Field(0.999, gt=0, lt=1, description="With use_ema: decay of the average after its warm-up.")
+    use_ema: bool = Field(
+        False, description="Export an exponential moving average (EMA) of the weights in place of the last weights."
+    )
+    ema_decay: float = Field(
+        0.999,
+        gt=0,
+        lt=1,
+        description="With use_ema: decay of the average after its warm-up. Closer to 1 averages over more steps.",
+    )
 
 
 def what_would_be_lost(old: AdapterFields, new: AdapterFields) -> list[tuple[str, str]]:

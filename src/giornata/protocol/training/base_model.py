@@ -32,27 +32,34 @@ class BaseModelFields(Message):
     )
     pretrained_model_sha256: Sha256 | None = Field(
         None,
-        description="sha256 of a single checkpoint file. The node verifies the file before it uses it. The server "
-        "sets the sha256 of a registered model.",
+        description="sha256 of the base model, if it is a single checkpoint file. The node verifies the file before "
+        "it uses it. Default: the server sets the sha256 of a registered model.",
     )
     revision: str | None = Field(
-        None, max_length=128, description="Branch, tag or commit of the base model on the hub."
+        None,
+        max_length=128,
+        description="Branch, tag or commit of the base model on the hub. Default: its main branch.",
     )
-    variant: str | None = Field(None, max_length=32, description="Variant of the weight files, such as fp16.")
+    variant: str | None = Field(
+        None,
+        max_length=32,
+        description="Variant of the base model's weight files, such as fp16. Default: files without a variant.",
+    )
     pretrained_vae_model_name_or_path: ModelName | None = Field(
         None,
-        description="VAE that replaces the base model's, such as madebyollin/sdxl-vae-fp16-fix.",
+        description="VAE that replaces the base model's, such as madebyollin/sdxl-vae-fp16-fix. Default: the base "
+        "model's own.",
         validation_alias=AliasChoices("pretrained_vae_model_name_or_path", "vae"),
     )
     hub_token_secret: SecretName | None = Field(
         None,
         description="Name of the project's secret with a hub token, for gated models. The spec does not contain "
-        "the value.",
+        "the token. Default: no token.",
     )
     base_quantization: BaseQuantization = Field(
         BaseQuantization.NONE,
-        description="Hold the weights of the frozen UNet in 8 bits, with one scale for each output. Products are "
-        "still computed in the precision of mixed_precision.",
+        description="Format of the frozen UNet's weights in GPU memory. none: that of mixed_precision. int8, fp8: "
+        "8 bits, which take half the memory. Products are computed in the precision of mixed_precision.",
     )
     fp8_base: bool = Field(
         False,

@@ -29,10 +29,12 @@ class DataFields(Message):
 
     dataset: str = Field(pattern=r"^ds_[0-9a-z]+$", description="Id of the dataset with the subject's pictures.")
     instance_prompt: Prompt | None = Field(
-        None, description="Caption of every picture that has no caption of its own."
+        None,
+        description="Caption of every picture that has no caption of its own, such as: a photo of sks dog.",
     )
     shuffle_caption: bool = Field(
-        False, description="Shuffle the parts of a caption in each step. The text encoders then run in every step."
+        False,
+        description="Shuffle the parts of a caption in each step. Steps take longer: text encoders run in each.",
     )
     keep_tokens: int = Field(
         0,
@@ -55,20 +57,24 @@ class DataFields(Message):
         0.0,
         ge=0,
         le=1,
-        description="Probability that a step trains a subject's picture without its caption.",
+        description="Probability that a step trains a subject's picture without its caption. 0: never.",
         validation_alias=AliasChoices("caption_dropout_rate", "proportion_empty_prompts"),
     )
     max_token_length: Literal[75, 150, 225] = Field(
         75,
-        description="Maximum tokens of a caption or prompt. Longer ones than 75 tokens are encoded in chunks of "
-        "75, as kohya does.",
+        description="Maximum number of tokens of a caption or prompt. A text of more than 75 tokens is encoded in "
+        "chunks of 75, as in sd-scripts.",
     )
     truncate_captions: bool = Field(
         False,
         description="Truncate captions and prompts after max_token_length tokens. If false, longer ones are refused.",
     )
     resolution: Annotated[int, BeforeValidator(_side)] = Field(
-        1024, ge=64, le=2048, multiple_of=8, description="Side of the training square, in pixels."
+        1024,
+        ge=64,
+        le=2048,
+        multiple_of=8,
+        description="Side of the training square, in pixels. Base models of Stable Diffusion 1.5 expect 512.",
     )
     caption_extension: Annotated[str, BeforeValidator(with_dot)] = Field(
         CAPTION_EXTENSION,
@@ -78,22 +84,31 @@ class DataFields(Message):
         validation_alias=AliasChoices("caption_extension", "caption_extention"),
     )
     center_crop: bool = Field(
-        False, description="Crop pictures in the middle. If false, the seed decides the place of the crop."
+        False, description="true: crop pictures in the middle. false: the seed decides the place of the crop."
     )
     random_flip: bool = Field(
         False,
-        description="Mirror each picture with a probability of one half.",
+        description="Mirror each picture from left to right with a probability of one half.",
         validation_alias=AliasChoices("random_flip", "flip_aug"),
     )
     enable_bucket: bool = Field(
         False,
-        description="Train each picture near its own aspect ratio, with about as many pixels as the training square.",
+        description="true: train each picture near its own aspect ratio, with about as many pixels as the training "
+        "square. false: crop each to the square.",
     )
     bucket_reso_steps: int = Field(
-        64, ge=8, le=512, multiple_of=8, description="Sides of the buckets are multiples of this number of pixels."
+        64,
+        ge=8,
+        le=512,
+        multiple_of=8,
+        description="With enable_bucket: number of pixels of which each side of a bucket is a multiple.",
     )
-    min_bucket_reso: int = Field(256, ge=32, le=2048, description="Minimum side of a bucket, in pixels.")
-    max_bucket_reso: int = Field(2048, ge=64, le=4096, description="Maximum side of a bucket, in pixels.")
+    min_bucket_reso: int = Field(
+        256, ge=32, le=2048, description="With enable_bucket: minimum side of a bucket, in pixels."
+    )
+    max_bucket_reso: int = Field(
+        2048, ge=64, le=4096, description="With enable_bucket: maximum side of a bucket, in pixels."
+    )
     bucket_no_upscale: bool = Field(
         False,
         description="With enable_bucket: never enlarge a picture. Its bucket is its own or its scaled-down size, "
@@ -108,9 +123,9 @@ class DataFields(Message):
     latent_memory_bytes: int = Field(
         2**31,
         ge=0,
-        description="Maximum bytes of encoded pictures in memory. The rest is kept in a file in the job's folder "
-        "until the attempt ends. Embeddings of captions have 256 MiB of their own, or as many bytes as this setting "
-        "if that is less. Changes no result.",
+        description="Maximum bytes of encoded pictures in main memory. The rest is kept in a file in the job's "
+        "folder until the attempt ends. Embeddings of captions have 256 MiB of their own, or as many bytes as this "
+        "field if that is less. The value changes no result.",
     )
 
 
@@ -119,26 +134,26 @@ class PriorFields(Message):
 
     with_prior_preservation: bool = Field(
         False,
-        description="Preserve what the base model draws for class_prompt, by training on class pictures; see "
-        "prior_prediction for the alternative.",
+        description="Train on pictures of the class as well, so that the model does not forget what class_prompt "
+        "means. prior_prediction is the alternative.",
     )
-    class_prompt: Prompt | None = Field(None, description="Prompt of the class, such as: a photo of a dog.")
+    class_prompt: Prompt | None = Field(None, description="Prompt of the subject's class, such as: a photo of a dog.")
     class_dataset: str | None = Field(
         None,
         pattern=r"^ds_[0-9a-z]+$",
-        description="Id of a dataset with your own class pictures. Default: the base model draws class pictures "
-        "once.",
+        description="Id of a dataset with your own class pictures. Default: the base model draws num_class_images "
+        "pictures once.",
     )
     num_class_images: int = Field(
         100, ge=1, le=5000, description="Number of class pictures that the base model draws without class_dataset."
     )
     prior_loss_weight: float = Field(
-        1.0, ge=0, le=100, description="Weight of the loss on the class, relative to the loss on the subject."
+        1.0, ge=0, le=100, description="Weight of the loss on the class; the loss on the subject has weight 1."
     )
     prior_prediction: bool = Field(
         False,
-        description="Use no class pictures. The subject's pictures under class_prompt are trained towards the base "
-        "model's own predictions.",
+        description="Preserve the class without class pictures: for the subject's pictures under class_prompt, keep "
+        "near the base model's own predictions.",
     )
 
 
@@ -150,12 +165,12 @@ class HeldOutFields(Message):
         ge=0,
         le=1000,
         description="Pictures that are held out of training, drawn by the seed. A value below 1 is a share of all "
-        "pictures; from 1 on it is their number. The metric validation_loss is the loss on them. The job shares no "
-        "batch.",
+        "pictures; from 1 on it is their number. The metric validation_loss is the loss on them. Such a job shares "
+        "no batch. 0: no pictures.",
     )
     validate_every_n_steps: int = Field(
         100,
         ge=1,
-        description="Steps between two measurements of the loss on held-out pictures. It is also measured after "
-        "the last step.",
+        description="With validation_split: number of steps between two measurements of the loss on held-out "
+        "pictures. The last step is followed by one, too.",
     )

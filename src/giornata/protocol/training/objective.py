@@ -32,27 +32,38 @@ class ObjectiveFields(Message):
     """The loss that a training job minimizes."""
 
     prediction_type: Literal["epsilon", "v_prediction"] | None = Field(
-        None, description="Prediction target of the UNet. Default: the type in the base model's scheduler."
+        None, description="Target that the UNet predicts. Default: as the base model's scheduler says."
     )
     snr_gamma: float | None = Field(
         None,
         gt=0,
         le=1000,
-        description="Gamma of min-SNR loss weighting; 5 is usual. Default: no weighting.",
+        description="Gamma of min-SNR loss weighting. 5 is usual; lower values give steps with little noise less "
+        "weight. Default: no weighting.",
         validation_alias=AliasChoices("snr_gamma", "min_snr_gamma"),
     )
-    debiased_estimation_loss: bool = Field(False, description="Weight the loss by 1 / sqrt(SNR).")
-    loss_type: LossType = Field(LossType.L2, description="Loss between the prediction and its target.")
-    huber_schedule: HuberSchedule = Field(
-        HuberSchedule.SNR, description="Schedule of huber_c, for loss_type huber and smooth_l1."
+    debiased_estimation_loss: bool = Field(
+        False, description="Weight the loss by 1 / sqrt(SNR), so that noisy steps count more."
     )
-    huber_c: float = Field(0.1, gt=0, le=1, description="Parameter c of the loss, for loss_type huber and smooth_l1.")
+    loss_type: LossType = Field(
+        LossType.L2,
+        description="Loss between prediction and target. huber, smooth_l1 and l1 weigh outliers less than l2.",
+    )
+    huber_schedule: HuberSchedule = Field(
+        HuberSchedule.SNR, description="Change of huber_c over the timesteps, for loss_type huber and smooth_l1."
+    )
+    huber_c: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="Parameter c of loss_type huber and smooth_l1. A lower c makes the loss more like l1.",
+    )
     noise_offset: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="Strength of noise that is constant over each latent channel; it allows darker and brighter "
-        "pictures.",
+        description="Strength of extra noise that is constant over each latent channel. The model can then draw "
+        "darker and brighter pictures. 0: none.",
     )
     multires_noise_iterations: int | None = Field(
         None,
@@ -62,14 +73,14 @@ class ObjectiveFields(Message):
         "unit strength. 6 is usual. Default: none.",
     )
     multires_noise_discount: float = Field(
-        0.3, gt=0, le=1, description="Strength of each level of multi-resolution noise relative to the level before."
+        0.3, gt=0, le=1, description="Strength of each level of multi-resolution noise, relative to the level before."
     )
     ip_noise_gamma: float = Field(
         0.0,
         ge=0,
         le=1,
         description="Input perturbation: strength of extra noise in the UNet's input that its target does not "
-        "contain. 0.1 is usual.",
+        "contain. 0.1 is usual. 0: none.",
         validation_alias=AliasChoices("ip_noise_gamma", "input_perturbation"),
     )
     rescale_betas_zero_snr: bool = Field(
@@ -80,11 +91,17 @@ class ObjectiveFields(Message):
     )
     do_edm_style_training: bool = Field(
         False,
-        description="Compare denoised latents, weighted by 1 / sigma² (Karras et al., 2022), as diffusers does.",
+        description="Compute the loss on denoised latents, weighted by 1 / sigma² (Karras et al., 2022), as in "
+        "diffusers.",
     )
-    min_timestep: int = Field(0, ge=0, le=999, description="First timestep of the range that is trained.")
+    min_timestep: int = Field(
+        0, ge=0, le=999, description="First timestep that is trained; 0 is the one with least noise."
+    )
     max_timestep: int = Field(
-        1000, ge=1, le=1000, description="End of the range of timesteps that is trained; the end itself is excluded."
+        1000,
+        ge=1,
+        le=1000,
+        description="First timestep that is not trained any more: 1000 trains up to the noisiest.",
     )
 
 
@@ -98,8 +115,8 @@ class RegularizationFields(Message):
         0.0,
         ge=0,
         lt=1,
-        description="Share of the values between A and B that each step sets to 0. The others are divided by 1 - "
-        "network_dropout. As in sd-scripts.",
+        description="Share of the values between A and B that each step sets to 0, against overfitting. The others "
+        "are divided by 1 - network_dropout. As in sd-scripts.",
     )
     rank_dropout: float = Field(
         0.0,
@@ -120,7 +137,7 @@ class RegularizationFields(Message):
         gt=0,
         le=1e6,
         description="Maximum Frobenius norm of (alpha / rank) B A. After each step a layer with a larger norm is "
-        "scaled to this norm. 1 is usual. The metric norms_scaled counts such layers.",
+        "scaled to this norm. 1 is usual. The metric norms_scaled counts such layers. Default: no maximum.",
     )
 
 

@@ -143,20 +143,26 @@ def _precision(name: Any) -> Any:
 class OptimizationFields(Message):
     """The fields of the optimization: steps, batches, optimizer and learning rates."""
 
-    max_train_steps: int = Field(500, ge=1, le=1_000_000, description="Number of optimizer steps.")
+    max_train_steps: int = Field(
+        500, ge=1, le=1_000_000, description="Number of optimizer steps of the whole training."
+    )
     num_train_epochs: int | None = Field(
         None,
         ge=1,
         le=100_000,
-        description="Number of epochs, in place of max_train_steps. The server converts it to steps at submission.",
+        description="Number of passes over all pictures, in place of max_train_steps. The server converts it to "
+        "steps at submission.",
         validation_alias=AliasChoices("num_train_epochs", "max_train_epochs"),
     )
-    train_batch_size: int = Field(1, ge=1, le=256, description="Pictures per micro-batch.")
+    train_batch_size: int = Field(
+        1, ge=1, le=256, description="Number of pictures in one micro-batch. More need more GPU memory."
+    )
     gradient_accumulation_steps: int = Field(
         1,
         ge=1,
         le=1024,
-        description="Micro-batches per optimizer step. They run as one batch where memory allows it.",
+        description="Number of micro-batches of one optimizer step. They run as one batch where GPU memory allows "
+        "it.",
     )
     share_batch: bool = Field(
         True,
@@ -166,8 +172,8 @@ class OptimizationFields(Message):
     )
     optimizer: Annotated[Optimizer, BeforeValidator(_optimizer_name)] = Field(
         Optimizer.ADAMW,
-        description="Optimizer. Every optimizer resumes exactly. The fields adam_* apply to each optimizer that "
-        "has such a parameter.",
+        description="Optimizer of all trained weights. Every optimizer resumes exactly. The fields adam_* apply to "
+        "each optimizer that has such a parameter.",
         validation_alias=AliasChoices("optimizer", "optimizer_type"),
     )
     use_8bit_adam: bool = Field(
@@ -178,7 +184,7 @@ class OptimizationFields(Message):
     optimizer_args: Annotated[dict[str, ArgValue], BeforeValidator(_read_args)] = Field(
         {},
         max_length=16,
-        description="Further arguments of the optimizer, by the names of its package: {'d_coef': 2}. An argument "
+        description='Further arguments of the optimizer, by the names of its package: {"d_coef": 2}. An argument '
         "replaces the adam_* field with the same meaning. The form NAME=VALUE of sd-scripts is "
         "accepted.",
     )
@@ -186,7 +192,7 @@ class OptimizationFields(Message):
         1e-4,
         gt=0,
         le=10,
-        description="Learning rate of the UNet's adapter.",
+        description="Learning rate of the UNet's adapter. A high rate spoils pictures; a low rate learns little.",
         validation_alias=AliasChoices("learning_rate", "unet_lr"),
     )
     text_encoder_lr: float = Field(
@@ -197,65 +203,69 @@ class OptimizationFields(Message):
         min_length=1,
         max_length=2,
         description="Learning rate of each text encoder, in order, in place of text_encoder_lr. 0 freezes the "
-        "adapter of that text encoder.",
+        "adapter of that text encoder. Default: text_encoder_lr for all.",
     )
     block_learning_rates: Annotated[dict[BlockName, Rate], BeforeValidator(_read_block_rates)] = Field(
         {},
         max_length=256,
-        description="Learning rates of parts of the UNet, in place of learning_rate: {'down_blocks': 5e-5, "
-        "'mid_block': 0}. The longest matching name counts; 0 freezes that part. The 23 rates of "
+        description='Learning rates of parts of the UNet, in place of learning_rate: {"down_blocks": 5e-5, '
+        '"mid_block": 0}. The longest matching name counts; 0 freezes that part. The 23 rates of '
         "sd-scripts' block_lr for SDXL are accepted.",
         validation_alias=AliasChoices("block_learning_rates", "block_lr"),
     )
     lr_scheduler: LrScheduler = Field(
         LrScheduler.CONSTANT, description="Learning rate schedule over all steps, as in diffusers."
     )
-    lr_warmup_steps: int = Field(0, ge=0, description="Number of steps in which the learning rate rises from 0.")
+    lr_warmup_steps: int = Field(
+        0, ge=0, description="Number of first steps in which the learning rate rises from 0."
+    )
     lr_num_cycles: int = Field(
         1,
         ge=1,
         le=1000,
-        description="Number of cycles, for lr_scheduler cosine_with_restarts.",
+        description="Number of cosine cycles, for lr_scheduler cosine_with_restarts.",
         validation_alias=AliasChoices("lr_num_cycles", "lr_scheduler_num_cycles"),
     )
     lr_power: float = Field(
         1.0,
         gt=0,
         le=10,
-        description="Exponent, for lr_scheduler polynomial.",
+        description="Exponent of the decay, for lr_scheduler polynomial. 1 is a straight line.",
         validation_alias=AliasChoices("lr_power", "lr_scheduler_power"),
     )
-    adam_beta1: float = Field(0.9, ge=0, lt=1, description="Decay rate of the first moment.")
-    adam_beta2: float = Field(0.999, ge=0, lt=1, description="Decay rate of the second moment.")
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="Decay rate of the optimizer's first moment, as in Adam.")
+    adam_beta2: float = Field(
+        0.999, ge=0, lt=1, description="Decay rate of the optimizer's second moment, as in Adam."
+    )
     adam_weight_decay: float = Field(
-        1e-4, ge=0, le=1, description="Weight decay, decoupled from the gradient as in AdamW."
+        1e-4, ge=0, le=1, description="Weight decay, decoupled from the gradient as in AdamW. 0: none."
     )
     adam_epsilon: float = Field(
-        1e-8, gt=0, le=1, description="Term that keeps the division by the second moment finite."
+        1e-8, gt=0, le=1, description="Term that keeps Adam's division by the second moment finite."
     )
     max_grad_norm: float = Field(
-        1.0, gt=0, le=1e6, description="Maximum norm of the gradient. Larger gradients are clipped to it."
+        1.0, gt=0, le=1e6, description="Maximum norm of the gradient. A larger gradient is scaled down to it."
     )
     mixed_precision: Annotated[Literal["no", "bf16"], BeforeValidator(_precision)] = Field(
         "bf16",
-        description="Precision of the frozen base model and its products. The adapter stays in fp32. fp16 is "
-        "accepted and means bf16.",
+        description="Precision of the frozen base model and its products. no: fp32. bf16: half the memory. The "
+        "adapter stays in fp32. fp16 is accepted and means bf16.",
     )
     gradient_checkpointing: bool | Literal["selective"] = Field(
         False,
-        description="Recompute activations in the backward pass instead of keeping them. true: all. selective: only "
-        "the large and cheap ones of the higher resolutions. Changes no bit.",
+        description="Recompute activations in the backward pass, which is slower and takes less GPU memory. true: "
+        "all. selective: only large and cheap ones. The value changes no bit.",
     )
     compile: Annotated[Compile, BeforeValidator(_switch)] = Field(
         Compile.AUTO,
         description="Run the UNet's transformer blocks, and on a GPU its resnets, as compiled kernels "
-        "(torch.compile). auto compiles when the seconds saved exceed those of the compiler.",
+        "(torch.compile). auto: when that is expected to save more time than it takes.",
         validation_alias=AliasChoices("compile", "torch_compile"),
     )
     cuda_graphs: Annotated[CudaGraphs, BeforeValidator(_switch)] = Field(
         CudaGraphs.AUTO,
         description="Run forward and backward passes as CUDA graphs, each verified to the byte against plain "
-        "passes. Changes no bit. auto: on CUDA, for jobs of at least 50 steps.",
+        "passes. The value changes no bit. auto: on CUDA, if at least 50 steps are left.",
     )
     seed: int | None = Field(
         None,

@@ -53,17 +53,22 @@ class Arg:
 
 
 def _betas(*default: float, field: tuple[str, ...] = ("adam_beta1", "adam_beta2")) -> Arg:
-    meaning = "Inertia of the moments, in the order of the paper."
+    meaning = "Decay rates of the moments, in the order of the optimizer's paper. Higher: longer averages."
     return Arg(meaning=meaning, default=default, below=True, count=len(default), field=field)
 
 
 _DECAY = Arg(
-    meaning="Weight decay, decoupled from the gradient; a part of the weight in each step at rate 1.",
+    meaning="Weight decay, decoupled from the gradient: a step subtracts learning rate times this share. 0: none.",
     default=1e-4,
     high=10.0,
     field=("adam_weight_decay",),
 )
-_EPS = Arg(meaning="Keeps divisions finite.", default=1e-8, above=True, field=("adam_epsilon",))
+_EPS = Arg(
+    meaning="Term that keeps the division by the second moment finite.",
+    default=1e-8,
+    above=True,
+    field=("adam_epsilon",),
+)
 _ADAM = {"betas": _betas(0.9, 0.999), "eps": _EPS, "weight_decay": _DECAY}
 
 
@@ -71,7 +76,12 @@ def _switch(meaning: str, *, default: bool, choices: tuple[bool, ...] = (True, F
     return Arg(meaning=meaning, default=default, choices=choices)
 
 
-_CLIP = Arg(meaning="Updates whose root mean square is larger are scaled to it.", default=1.0, high=1e6, above=True)
+_CLIP = Arg(
+    meaning="Maximum root mean square of an update. Larger updates are scaled down to it.",
+    default=1.0,
+    high=1e6,
+    above=True,
+)
 
 ARGS: Mapping[Optimizer, Mapping[str, Arg]] = MappingProxyType(
     {
@@ -80,50 +90,67 @@ ARGS: Mapping[Optimizer, Mapping[str, Arg]] = MappingProxyType(
         Optimizer.PRODIGY: {
             **_ADAM,
             "beta3": Arg(
-                meaning="Inertia of the estimate of the distance. Default: the square root of the second of betas.",
+                meaning="Decay rate of the estimate of the distance. Default: the square root of the second of "
+                "betas.",
                 default=None,
                 below=True,
             ),
-            "d0": Arg(meaning="First estimate of the distance.", default=1e-6, above=True),
-            "d_coef": Arg(
-                meaning="Factor of the estimate; above 1 the rates are higher.", default=1.0, high=100, above=True
+            "d0": Arg(
+                meaning="First estimate of the distance, which the step size follows. Lower: a more careful start.",
+                default=1e-6,
+                above=True,
             ),
-            "decouple": _switch("Weight decay as AdamW has it; false: as Adam has it.", default=True),
+            "d_coef": Arg(
+                meaning="Factor of the step size. Above 1: larger steps. Below 1: smaller steps.",
+                default=1.0,
+                high=100,
+                above=True,
+            ),
+            "decouple": _switch("true: weight decay as in AdamW. false: as in Adam.", default=True),
             "growth_rate": Arg(
-                meaning="Most growth of the estimate in a step. Default: without a bound.",
+                meaning="Maximum factor by which the estimate grows in a step. Default: no maximum.",
                 default=math.inf,
                 low=1.0,
                 high=1e6,
                 above=True,
             ),
-            "safeguard_warmup": _switch("Keep the warm-up out of the estimate.", default=True),
-            "use_bias_correction": _switch("Adam's correction of the first steps.", default=True),
+            "safeguard_warmup": _switch("true: steps of the warm-up do not raise the estimate.", default=True),
+            "use_bias_correction": _switch("true: correct the moments of the first steps, as in Adam.", default=True),
         },
         Optimizer.ADAFACTOR: {
             "clip_threshold": _CLIP,
             "decay_rate": Arg(
-                meaning="Exponent of the step in the second moment's inertia.",
+                meaning="Exponent with which the second moment's decay rate follows the number of the step.",
                 default=-0.8,
                 low=-1.0,
                 high=0.0,
                 below=True,
             ),
             "eps": Arg(
-                meaning="Added to squares; and the least size of a tensor with scale_parameter.",
+                meaning="Term that is added to squares, and minimum size of a tensor for scale_parameter.",
                 default=(1e-30, 1e-3),
                 above=True,
                 count=2,
             ),
-            "relative_step": _switch("The job has a learning_rate.", default=False, choices=(False,)),
-            "scale_parameter": _switch("Multiply the rate by the size of each tensor.", default=False),
-            "warmup_init": _switch("The job has lr_warmup_steps.", default=False, choices=(False,)),
+            "relative_step": _switch(
+                "Only false: the step size is the field learning_rate.", default=False, choices=(False,)
+            ),
+            "scale_parameter": _switch("true: multiply the learning rate by the size of each tensor.", default=False),
+            "warmup_init": _switch(
+                "Only false: the warm-up is the field lr_warmup_steps.", default=False, choices=(False,)
+            ),
             "weight_decay": _DECAY,
         },
         Optimizer.SCHEDULE_FREE: {
             **_ADAM,
-            "r": Arg(meaning="Power of the step in the weights of the average.", default=0.0, high=100.0),
+            "r": Arg(
+                meaning="Exponent of the step's number in the weights of the average. Higher: later steps count "
+                "more.",
+                default=0.0,
+                high=100.0,
+            ),
             "weight_lr_power": Arg(
-                meaning="Power of the rate in the weights of the average.", default=2.0, high=10.0
+                meaning="Exponent of the learning rate in the weights of the average.", default=2.0, high=10.0
             ),
         },
         Optimizer.LION: {"betas": _betas(0.9, 0.99, field=()), "weight_decay": _DECAY},
@@ -131,7 +158,7 @@ ARGS: Mapping[Optimizer, Mapping[str, Arg]] = MappingProxyType(
             "betas": _betas(0.9, 0.999, 0.9999, field=()),
             "clip_threshold": _CLIP,
             "eps": Arg(
-                meaning="Added to squares of the gradient, and of the instability.",
+                meaning="Terms that are added to squares of the gradient, and of the instability.",
                 default=(1e-30, 1e-16),
                 above=True,
                 count=2,

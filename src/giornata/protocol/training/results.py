@@ -16,19 +16,19 @@ class ResultFields(Message):
 
     checkpointing_steps: int | Literal["auto"] = Field(
         "auto",
-        description="Steps between checkpoints. auto balances the cost of checkpoints against the fleet's rate of "
-        "interruptions.",
+        description="Number of steps between checkpoints. auto: balances the cost of checkpoints against work lost "
+        "by interruptions.",
         validation_alias=AliasChoices("checkpointing_steps", "save_every_n_steps"),
     )
     checkpoints_keep_latest: int = Field(
         2,
         ge=1,
         le=100,
-        description="Number of latest checkpoints that are kept.",
+        description="Number of latest checkpoints that are kept. Older ones are deleted.",
         validation_alias=AliasChoices("checkpoints_keep_latest", "checkpoints_total_limit"),
     )
     checkpoints_keep_every: int | None = Field(
-        None, ge=1, description="Also keep the checkpoints of steps that are multiples of this number."
+        None, ge=1, description="Also keep the checkpoints of steps that are multiples of this number. Default: none."
     )
     output_formats: tuple[Literal["kohya", "diffusers"], ...] = Field(
         ("kohya", "diffusers"),
@@ -42,7 +42,7 @@ class ResultFields(Message):
     )
     model_card: bool = Field(True, description="Also write README.md, the model card that hubs show.")
     output_dtype: Literal["float32", "float16", "bfloat16"] = Field(
-        "float16", description="Data type of the weights in the exported files."
+        "float16", description="Data type of the weights in the exported files. float32 doubles their size."
     )
 
 
@@ -75,7 +75,7 @@ class SampleFields(Message):
         (),
         max_length=MOST_PROMPTS,
         description="Prompts of sample images. When the job is done, each is drawn by the base model and with the "
-        "LoRA, into NAME-samples.png.",
+        "LoRA, into NAME-samples.png. Default: no samples.",
     )
     validation_steps: int | None = Field(
         None,
@@ -92,7 +92,9 @@ class SampleFields(Message):
         "meanwhile. fleet: another node, from a checkpoint of that step, while training goes on. With fleet there is "
         "no file of all steps. The training process draws images that no node has drawn when the next step is due.",
     )
-    sample_steps: int = Field(25, ge=1, le=50, description="Number of denoising steps of the sample images.")
+    sample_steps: int = Field(
+        25, ge=1, le=50, description="Number of denoising steps of a sample image. More take longer."
+    )
     sample_guidance_scale: float | None = Field(
         None,
         ge=0,
@@ -140,16 +142,17 @@ class TrackingFields(Message):
 
     report_to: Annotated[tuple[TrackerName, ...], BeforeValidator(_listed)] = Field(
         (),
-        description="Trackers whose files with the curves of the whole job are among the results.",
+        description="Trackers that get the curves: tensorboard, wandb. Their files are among the results. Default: "
+        "none.",
         validation_alias=AliasChoices("report_to", "log_with"),
     )
     wandb_project: WandbName = Field(
         "giornata",
-        description="W&B: project of the run.",
+        description="W&B: project that the run belongs to.",
         validation_alias=AliasChoices("wandb_project", "log_tracker_name", "tracker_project_name"),
     )
     wandb_entity: WandbName | None = Field(
-        None, description="W&B: user or team of the project. Default: the owner of the API key."
+        None, description="W&B: user or team that owns the project. Default: the owner of the API key."
     )
     wandb_run_name: str | None = Field(
         None,
@@ -160,6 +163,6 @@ class TrackingFields(Message):
     )
     wandb_api_key_secret: SecretName | None = Field(
         None,
-        description="W&B: name of the project's secret with the API key. Default: the run is only a file among the "
-        "results.",
+        description="W&B: name of the secret of your Giornata project with the API key. Default: nothing is sent, "
+        "and the run is a file among the results.",
     )

@@ -71,7 +71,7 @@ class Uploads(Queries, user_store.Uploads):
             )
             if standing is not None:
                 return str(standing)
-        raise Unavailable("the same bytes are being stored and collected at this very moment")
+        raise Unavailable("the same bytes are being stored and deleted at this moment; try again")
 
     def standing(self, project_id: str, sha256: str) -> StandingRecord | None:
         row = self._connection.execute(sa.select(*STANDING_COLUMNS).where(_this(project_id, sha256))).first()

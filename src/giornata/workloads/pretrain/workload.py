@@ -79,7 +79,9 @@ class PretrainWorkload:
                 return cluster, cluster.submit(start.job, command(start.spec["config"])), False
             except ConnectionError as error:
                 if self._clock_s() > by_s:
-                    raise WorkloadFailed(Reason.CRASHED, f"no Ray cluster takes the run: {error}") from error
+                    raise WorkloadFailed(
+                        Reason.CRASHED, f"the run could not be submitted to a Ray cluster: {error}"
+                    ) from error
             if reporter.agent_request() in {AgentRequest.STOP, AgentRequest.CHECKPOINT_AND_STOP}:
                 raise Stopped
             self._sleep(POLL_S)

@@ -85,8 +85,8 @@ def test_pipeline_that_does_not_fit_the_fields_or_is_unknown_is_a_fault() -> Non
     assert said == [
         [("PIPELINE", "StableDiffusionInpaintPipeline needs mask")],
         [("pipeline", "StableDiffusionPipeline takes no image")],
-        [("PIPELINE", "'FluxPipeline' is not a pipeline that is drawn with here")],
-        [("PIPELINE", "'7' is not a pipeline that is drawn with here")],
+        [("PIPELINE", "'FluxPipeline' is not a supported pipeline")],
+        [("PIPELINE", "'7' is not a supported pipeline")],
     ]
 
 

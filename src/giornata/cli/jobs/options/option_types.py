@@ -16,7 +16,11 @@ ModelOption = Annotated[T, typer.Option(help="Base model: a name, a hub id, or a
 CountOption = Annotated[
     int | None,
     typer.Option(
-        "--count", "-n", metavar="N", help="Pictures of each prompt or cell. Default: 1.", show_default=False
+        "--count",
+        "-n",
+        metavar="N",
+        help="Number of pictures of each prompt or cell. Default: 1.",
+        show_default=False,
     ),
 ]
 LoraOption = Annotated[
@@ -31,21 +35,25 @@ LoraOption = Annotated[
 SizeOption = Annotated[
     str | None, typer.Option(metavar="WIDTHxHEIGHT", help="Size in pixels. Default: 1024x1024.", show_default=False)
 ]
-StepsOption = Annotated[int | None, typer.Option(help="Denoising steps. Default: 30.", show_default=False)]
-GuidanceOption = Annotated[float | None, typer.Option(help="Guidance scale. Default: 7.", show_default=False)]
+StepsOption = Annotated[int | None, typer.Option(help="Number of denoising steps. Default: 30.", show_default=False)]
+GuidanceOption = Annotated[
+    float | None, typer.Option(help="Guidance scale. Higher follows the prompt more. Default: 7.", show_default=False)
+]
 SchedulerOption = Annotated[
     str | None, typer.Option(help="Scheduler, such as 'DPM++ 2M Karras'. Default: euler.", show_default=False)
 ]
 SeedOption = Annotated[
     int | None, typer.Option(help="Seed of the first picture. Default: a random one.", show_default=False)
 ]
-NegativeOption = Annotated[str | None, typer.Option(help="Negative prompt.", show_default=False)]
+NegativeOption = Annotated[
+    str | None, typer.Option(help="Negative prompt: what pictures shall not show.", show_default=False)
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Any field of the spec, as docs/reference/generation.md describes it. May be repeated.",
+        help="Value of any field of the spec (docs/reference/generation.md). May be repeated.",
         show_default=False,
     ),
 ]

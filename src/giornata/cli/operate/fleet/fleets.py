@@ -211,7 +211,10 @@ def scale(
             show_default=False,
         ),
     ] = None,
-    as_settings: Annotated[bool, typer.Option("--as-settings", help="Restore the limits of the settings.")] = False,
+    as_settings: Annotated[
+        bool,
+        typer.Option("--as-settings", help="Use the limits of the settings again, and forget those of this command."),
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Change the limits of a fleet without a restart.

@@ -112,7 +112,11 @@ def _faults_of_local(settings: Settings, varying: range | None) -> list[Fault]:
     local = [name for name, table in settings.fleets.items() if table.driver == "local"]
     faults = []
     if varying is not None and LOCAL_FLEET in settings.fleets:
-        faults.append(Fault(where="fleets.local", message="max_nodes makes a fleet of this name as well"))
+        faults.append(
+            Fault(
+                where="fleets.local", message="the setting max_nodes makes a fleet named local, too; rename this one"
+            )
+        )
     if (settings.database or "").startswith("postgres"):
         hint = "run giornata node on the machine, as part of a fleet with the driver static"
         message = "nodes in a server's own care need a server of their own: a database of SQLite"

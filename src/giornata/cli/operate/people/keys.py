@@ -143,7 +143,7 @@ def rotate_key(
     context: typer.Context,
     key_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the key.", show_default=False)],
     overlap: Annotated[
-        str, typer.Option(metavar="TIME", help="Time for which the present secret stays valid, such as 1d or 0s.")
+        str, typer.Option(metavar="TIME", help="Time for which the old secret stays valid, such as 1d or 0s.")
     ] = "1d",
     as_json: JsonFlag = False,
 ) -> None:
@@ -247,7 +247,7 @@ def project_safety(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show or set what becomes of a project's pictures that the safety checker takes for unsafe.
+    """Show or set a project's rule for pictures that the safety checker finds unsafe.
 
     A change holds within a minute, for pictures that no node has begun. Without a policy the command shows it.
     """

@@ -132,7 +132,7 @@ def logout(
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Forget a server, and end the key of the login.
+    """Forget a saved server, and revoke the key of the login.
 
     A key that you gave with --key stays valid: giornata key revoke ends it.
     """
@@ -308,4 +308,4 @@ def _projects_of(address: str, key: str) -> list[str]:
             raise Unauthenticated(f"{address} does not know this key", hint=hint) from None
         except Forbidden:
             hint = "Log in with a key of scope member or admin. A node joins with: giornata node --join URL#KEY"
-            raise Forbidden("this key is one for nodes", hint=hint) from None
+            raise Forbidden("this key has the scope node, which only nodes can use", hint=hint) from None

@@ -58,7 +58,7 @@ def set_role(
     context: typer.Context,
     project_id: ProjectId,
     user_id: UserId,
-    role: Annotated[Role, typer.Argument(help="The new role.", show_default=False)],
+    role: Annotated[Role, typer.Argument(help="New role of the member.", show_default=False)],
     as_json: JsonFlag = False,
 ) -> None:
     """Give a member another role. An operator may add a person this way."""
@@ -81,7 +81,7 @@ def invite(
     project_id: OwnProject = None,
     role: Annotated[Role, typer.Option(help="Role of the person who accepts.")] = Role.VIEWER,
     expires: Annotated[
-        str, typer.Option(metavar="TIME", help="Time for which the link is good, such as 7d or 12h.")
+        str, typer.Option(metavar="TIME", help="Time for which the link is valid, such as 7d or 12h.")
     ] = "7d",
     as_json: JsonFlag = False,
 ) -> None:

@@ -19,7 +19,9 @@ def notifications(
     context: typer.Context,
     jobs: Annotated[
         ToldJobs | None,
-        typer.Argument(help="Jobs that mails tell of: all ends, failures alone, or none.", show_default=False),
+        typer.Argument(
+            help="Jobs that you get mails about: all that end, failures only, or none.", show_default=False
+        ),
     ] = None,
     daily_digest: Annotated[
         bool, typer.Option("--daily-digest", help="One mail a day, at 07:00 UTC, instead of one for each job.")

@@ -92,7 +92,7 @@ def change_user(
         given = {name: value for name, value in fields.items() if value is not None}
         if not given:
             hint = "give --operator, --no-operator, --active, --inactive or --password"
-            raise InvalidInput([Fault(where="options", message="say what to change", hint=hint)])
+            raise InvalidInput([Fault(where="options", message="no change is given", hint=hint)])
         with connect(settings_of(context)) as client:
             user = client.change_user(user_id, ChangeUser.model_validate(given))
             out.say(f"{user.email}: {_standing(user) or 'active'}")

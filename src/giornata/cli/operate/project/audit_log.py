@@ -32,7 +32,7 @@ Project = Annotated[
     str | None,
     typer.Option(metavar="PROJECT", help="Id of the project. Default: the project of the key.", show_default=False),
 ]
-AllProjects = Annotated[bool, typer.Option("--all", help="All projects. For operators.")]
+AllProjects = Annotated[bool, typer.Option("--all", help="Take all projects. Only for operators.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -58,15 +58,19 @@ def list_entries(
     ] = None,
     since: Annotated[
         datetime | None,
-        typer.Option(formats=INSTANTS, metavar="TIME", help="Not before this time, in UTC.", show_default=False),
+        typer.Option(
+            formats=INSTANTS, metavar="TIME", help="Only changes at or after this time, in UTC.", show_default=False
+        ),
     ] = None,
     until: Annotated[
         datetime | None,
-        typer.Option(formats=INSTANTS, metavar="TIME", help="Before this time, in UTC.", show_default=False),
+        typer.Option(
+            formats=INSTANTS, metavar="TIME", help="Only changes before this time, in UTC.", show_default=False
+        ),
     ] = None,
     project: Annotated[
         str | None,
-        typer.Option(metavar="PROJECT", help="Only changes in this project. For operators.", show_default=False),
+        typer.Option(metavar="PROJECT", help="Only changes in this project. Only for operators.", show_default=False),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of changes.")] = MOST_SHOWN,
     as_json: JsonFlag = False,
@@ -108,7 +112,8 @@ def export(
 ) -> None:
     """Write the audit log to a file.
 
-    Each chain ends with its head. Keep the file, or its heads, where the server's operators cannot change it.
+    The log of each project ends with its head, the hash of the last row. Keep the file where the server's operators
+    cannot change it.
     """
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         heads: list[Any] = []
@@ -127,11 +132,17 @@ def verify(
     context: typer.Context,
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="Exported file. Default: ask the server.", show_default=False),
+        typer.Argument(
+            metavar="[FILE]",
+            help="File from `giornata audit-log export`. Default: the log on the server.",
+            show_default=False,
+        ),
     ] = None,
     against: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Earlier export; its heads must be in the log.", show_default=False),
+        typer.Option(
+            metavar="FILE", help="Earlier export, whose newest rows must be in the log unchanged.", show_default=False
+        ),
     ] = None,
     project: Project = None,
     all_projects: AllProjects = False,
@@ -139,7 +150,7 @@ def verify(
 ) -> None:
     """Verify that no row was changed, deleted, added or moved.
 
-    With a FILE no server is asked. The exit status is 0 for a sound log, and 1 for a broken one.
+    With a FILE the command asks no server. The exit status is 0 for a sound log, and 1 for a broken one.
     """
     with reporting(as_json) as out:
         known = {} if against is None else heads_of(against, where="--against")
@@ -196,7 +207,7 @@ def heads_of(path: Path, *, where: str) -> dict[str, ChainLink]:
             project_id, head = _head(line["head"], where=where)
             found[project_id] = head
     if not found:
-        raise InvalidInput([Fault(where=where, message=f"{path} names no head", hint=HINT)])
+        raise InvalidInput([Fault(where=where, message=f"{path} has no line with a head", hint=HINT)])
     return found
 
 

@@ -28,9 +28,14 @@ def register(app: typer.Typer) -> None:
 def costs(
     context: typer.Context,
     days: Annotated[float, typer.Option(metavar="N", min=0.001, max=366, help="Number of days before now.")] = 30,
-    by_day: Annotated[bool, typer.Option("--by-day", help="The cost of each day in UTC, today's included.")] = False,
+    by_day: Annotated[
+        bool, typer.Option("--by-day", help="Show the cost of each day in UTC, including today.")
+    ] = False,
     label: Annotated[
-        str | None, typer.Option(metavar="NAME", help="With --by-day: a line for each value of this label of jobs.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="With --by-day: show a line for each value of this label of jobs, such as customer."
+        ),
     ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="With --by-day: print the days as CSV.")] = False,
     as_json: JsonFlag = False,

@@ -20,10 +20,12 @@ DATASETS_BEGIN_WITH = "ds_"
 Target = Annotated[
     str,
     typer.Argument(
-        metavar="ID", help="A job, as other commands name it; a dataset; or JOB@STEP.", show_default=False
+        metavar="ID", help="Job (id or name), dataset (ds_…) or checkpoint (JOB@STEP).", show_default=False
     ),
 ]
-CancelFlag = Annotated[bool, typer.Option("--cancel", help="Cancel jobs that have not ended. Default: refuse.")]
+CancelFlag = Annotated[
+    bool, typer.Option("--cancel", help="First cancel jobs that have not ended. Default: refuse to delete them.")
+]
 Times = Annotated[
     list[str] | None,
     typer.Argument(
@@ -33,7 +35,8 @@ Times = Annotated[
     ),
 ]
 ProjectOption = Annotated[
-    str | None, typer.Option("--project", metavar="ID", help="Default: your own project.", show_default=False)
+    str | None,
+    typer.Option("--project", metavar="ID", help="Id of the project. Default: your own project.", show_default=False),
 ]
 
 
@@ -52,7 +55,7 @@ def add_retention_commands(project: typer.Typer) -> None:
 
 
 def delete(context: typer.Context, target: Target, cancel: CancelFlag = False, as_json: JsonFlag = False) -> None:
-    """Delete a job or a dataset with its bytes. What other jobs use stays, and so does the cost."""
+    """Delete a job or a dataset with its files. Files that other jobs use stay, and costs stay."""
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         if target.startswith(DATASETS_BEGIN_WITH):
             deleted = client.delete_dataset(target)
@@ -66,7 +69,11 @@ def delete_project(
     project_id: ProjectId,
     confirm: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="The id of the project once more. Default: ask for it.", show_default=False),
+        typer.Option(
+            metavar="ID",
+            help="Id of the project again, as a confirmation. Default: the command asks for it.",
+            show_default=False,
+        ),
     ] = None,
     cancel: CancelFlag = False,
     as_json: JsonFlag = False,
@@ -89,7 +96,7 @@ def _say(deleted: Deletion, out: Output) -> None:
 def pin(context: typer.Context, target: Target, as_json: JsonFlag = False) -> None:
     """Keep a job, a dataset or a checkpoint (JOB@STEP).
 
-    Retention takes nothing of it, and nobody deletes it until it is unpinned.
+    Neither retention nor `giornata delete` removes what is pinned, until you unpin it.
     """
     _set_pin(context, target, as_json=as_json, pinned=True)
 
@@ -97,7 +104,7 @@ def pin(context: typer.Context, target: Target, as_json: JsonFlag = False) -> No
 def unpin(context: typer.Context, target: Target, as_json: JsonFlag = False) -> None:
     """Unpin a job, a dataset or a checkpoint (JOB@STEP).
 
-    Retention and deletion may take what was pinned again.
+    From then on retention and `giornata delete` may remove it.
     """
     _set_pin(context, target, as_json=as_json, pinned=False)
 
@@ -113,7 +120,7 @@ def _set_pin(context: typer.Context, target: str, *, as_json: bool, pinned: bool
 
 
 def list_pins(context: typer.Context, as_json: JsonFlag = False) -> None:
-    """List what is pinned in the project."""
+    """List the pinned jobs, datasets and checkpoints of the project."""
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         found = client.pins()
         if found or not out.live:
@@ -128,14 +135,14 @@ def retention(
     times: Times = None,
     project: ProjectOption = None,
     preview: Annotated[
-        bool, typer.Option("--preview", help="Show what would go now, and change nothing. Default: set the times.")
+        bool, typer.Option("--preview", help="Show what would be deleted now, and change nothing.")
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show or set how long a project keeps what, such as checkpoints=30d. Classes that are not named stay.
+    """Show or set how long a project keeps its data, such as checkpoints=30d.
 
-    The server takes what is older about once an hour. Pinned things stay, and so does all that a job needs which has
-    not ended.
+    Classes that you leave out keep their times. About once an hour the server deletes older data. It keeps pinned
+    data, and all data of a job that has not ended.
     """
     with reporting(as_json, see=("project", "list")) as out:
         changes = _changes(times or [])

@@ -43,14 +43,18 @@ def add_model(
             show_default=False,
         ),
     ],
-    kind: Annotated[ModelKind | None, typer.Option(help="Kind that the file has to be.", show_default=False)] = None,
+    kind: Annotated[
+        ModelKind | None,
+        typer.Option(help="Kind that the file must have. Default: the server finds it out.", show_default=False),
+    ] = None,
     family: Annotated[
         ModelFamily | None,
-        typer.Option(help="Family, where the file does not tell it.", show_default=False),
+        typer.Option(help="Family of the model, if the file does not tell it.", show_default=False),
     ] = None,
     pin: Annotated[bool, typer.Option("--pin", help="Keep the model also when it is not used.")] = False,
     shared: Annotated[
-        bool, typer.Option("--shared", help="For all projects of the installation (operator only).")
+        bool,
+        typer.Option("--shared", help="Register the model for all projects of the installation. Only for operators."),
     ] = False,
     token_secret: Annotated[
         str | None,
@@ -62,7 +66,7 @@ def add_model(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Register a model file under a name. The server checks the file, and fetches a URL, hub file or URN itself."""
+    """Register a model file under a name. The server checks the file, and itself fetches a URL, hub file or URN."""
     with reporting(as_json, see=("models", "list")) as out:
         said = {"name": name, "kind": kind, "family": family, "pinned": pin, "shared": shared}
         given = {key: value for key, value in {**said, "token_secret": token_secret}.items() if value}

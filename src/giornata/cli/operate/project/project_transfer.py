@@ -29,7 +29,7 @@ def add_transfer_commands(project: typer.Typer) -> None:
 def export_to_file(context: typer.Context, file: NewFile, as_json: JsonFlag = False) -> None:
     """Save the project of your key in one file: datasets, models, jobs, checkpoints, results, pictures.
 
-    Secrets, keys and members are left out. The server goes on working.
+    Secrets, keys and members are left out. You may go on working in the project.
     """
     with reporting(as_json, stopped="stopped; there is no archive") as out:
         with connect(settings_of(context)) as client, new_private_file(file) as target:
@@ -58,7 +58,7 @@ def export_to_file(context: typer.Context, file: NewFile, as_json: JsonFlag = Fa
 def import_from_file(context: typer.Context, file: ArchiveFile, as_json: JsonFlag = False) -> None:
     """Import an archive into the project of your key. Jobs get new ids.
 
-    The archive is verified whole before anything is sent. What broke off goes on when it is repeated.
+    The command verifies the whole archive before it sends anything. Repeat an import that broke off: it goes on.
     """
     with reporting(as_json, stopped="stopped; repeat the command to go on") as out:
         with connect(settings_of(context)) as client:

@@ -27,7 +27,7 @@ MOST_SHOWN = 100
 WebhookId = Annotated[str, typer.Argument(metavar="WEBHOOK", help="Id of the webhook.", show_default=False)]
 Events = Annotated[
     list[str] | None,
-    typer.Option("--event", metavar="EVENT", help="Event, group such as job.*, or *. May be repeated."),
+    typer.Option("--event", metavar="EVENT", help="Event, group such as job.*, or * for all. May be repeated."),
 ]
 
 
@@ -48,9 +48,12 @@ def register(app: typer.Typer) -> None:
 def create(
     context: typer.Context,
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="An https URL, or the address of a mailbox.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="TARGET", help="URL (https) or mail address that gets the events.", show_default=False
+        ),
     ],
-    format: Annotated[WebhookFormat, typer.Option(help="Form of the messages.")] = WebhookFormat.STANDARD,
+    format: Annotated[WebhookFormat, typer.Option(help="Format of the messages.")] = WebhookFormat.STANDARD,
     event: Events = None,
     job: Annotated[
         str | None,
@@ -136,7 +139,9 @@ def change(
 def rotate(
     context: typer.Context,
     webhook_id: WebhookId,
-    overlap: Annotated[int, typer.Option(metavar="SECONDS", help="Time for which both secrets sign.")] = DAY_S,
+    overlap: Annotated[
+        int, typer.Option(metavar="SECONDS", help="Seconds for which the old secret signs as well.")
+    ] = DAY_S,
     as_json: JsonFlag = False,
 ) -> None:
     """Give a webhook a new signing secret."""

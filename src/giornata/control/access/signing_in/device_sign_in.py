@@ -104,7 +104,7 @@ def _asked_verbs(request: AuthorizeDevice) -> frozenset[Scope]:
         message = f"holds {', '.join(strange)[:64]}, which is no scope of a person's key" if words else "is empty"
         faults.append(Fault(where="scope", message=message, hint=f"of {' '.join(sorted(known))}"))
     if request.project_id is not None and not is_id(request.project_id):
-        faults.append(Fault(where="project_id", message="is no id of a project"))
+        faults.append(Fault(where="project_id", message="is not the id of a project"))
     if faults:
         raise InvalidInput(faults)
     return verbs_of(map(Scope, words))

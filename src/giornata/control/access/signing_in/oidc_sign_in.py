@@ -192,7 +192,7 @@ def _allowed_email(ctx: Context, found: ProviderIdentity) -> str:
     """Return the account's address. Raises Forbidden for one that may have no account here."""
     email = found.email or ""
     if EMAIL.fullmatch(email) is None:
-        raise Forbidden("the provider tells no mail address; the operator adds the scope email to oidc_scopes")
+        raise Forbidden("the provider sent no mail address; ask the operator to add the scope email to oidc_scopes")
     if not found.email_verified and not ctx.policy.unverified_email:
         raise Forbidden("the provider has not verified your mail address")
     if not is_allowed_email(email, ctx.policy.email_domains):

@@ -52,7 +52,7 @@ def end_as_reported(
     if report.reason not in allowed:
         hint = f"one of {', '.join(sorted(allowed))}"
         raise InvalidInput(
-            [Fault(where="reason", message=f"{report.reason} is not for a node to say here", hint=hint)]
+            [Fault(where="reason", message=f"a node cannot report the reason {report.reason} here", hint=hint)]
         )
     now_ms = ctx.clock.now_ms()
     with ctx.store.begin() as tx:

@@ -106,7 +106,9 @@ def own_orders(tx: Transaction, caller: Caller, keys: Sequence[PictureKey]) -> l
 def _wanted(caller: Caller, search: GallerySearch, *, behind: GalleryPlace | None) -> GalleryWanted:
     words = search.words()
     if len(words) > MOST_WORDS:
-        raise InvalidInput([Fault(where="match", message=f"has {len(words)} words; at most {MOST_WORDS} are good")])
+        raise InvalidInput(
+            [Fault(where="match", message=f"has {len(words)} words; at most {MOST_WORDS} are allowed")]
+        )
     terms = [name_term(LORA, search.lora)] if search.lora else []
     terms += words
     terms += [name_term(MODEL, search.model)] if search.model else []

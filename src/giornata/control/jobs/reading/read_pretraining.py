@@ -18,7 +18,7 @@ def read_pretraining(ctx: Context, caller: Caller, job_id: str) -> PretrainingPr
     """
     job = get_job(ctx, caller, job_id)
     if job.kind != PRETRAIN_KIND:
-        raise NotFound("this job is no pre-training")
+        raise NotFound("this job is not a pre-training job")
     page = read_metrics(ctx, caller, job_id, max(-1, job.step - LATEST_STEPS), LATEST_STEPS)
     config = PretrainSpec.model_validate(job.spec).config
     phases = [
