@@ -107,13 +107,15 @@ unit-rest: $(STAMP)
 
 # The longest files first: xdist would begin with those of many tests, and one process would be left with the others.
 # pytest joins a folder to one that holds it, and would collect in the order of names: each folder is named.
-LONGEST := $(addprefix tests/contract/,workloads api model)
+LONGEST := $(addprefix tests/contract/,workloads pretrain api model)
 CONTRACT_TESTS := $(LONGEST) $(filter-out $(LONGEST) %/__pycache__,$(patsubst %/,%,$(wildcard tests/contract/*/)))
 contract: $(STAMP)
-	@$(BESIDE) $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m 'not long' $(CONTRACT_TESTS)
+	@$(BESIDE) $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m 'not long' $(CONTRACT_TESTS)
 
+# The files that have such tests: to collect all of them takes each process a quarter of a minute.
+LONG_FILES = $(shell grep -rl --include='test_*.py' 'mark\.long' $(CONTRACT_TESTS) $(SYSTEM_TESTS))
 learning: $(STAMP)
-	@$(BESIDE) $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m long $(CONTRACT_TESTS) $(SYSTEM_TESTS)
+	@$(BESIDE) $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m long $(LONG_FILES)
 
 sim: $(STAMP)
 	@$(BESIDE) $(BIN)/python -m pytest -q -n 2 tests/sim
