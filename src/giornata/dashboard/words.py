@@ -45,11 +45,6 @@ MINUTE, HOUR, DAY = 60, 3600, 86_400
 KIB = 1024
 
 
-def money(micro_usd: int | None) -> str:
-    """Return micro-dollars as dollars, as the commands print them; a dash for None."""
-    return "–" if micro_usd is None else format_usd(micro_usd)
-
-
 def as_sentence(message: str) -> str:
     """Return the message of a fault as it stands beside a field: `is no number` gets a subject."""
     return f"It {message}" if message.startswith(("is ", "has ", "must ")) else message[:1].upper() + message[1:]
@@ -127,7 +122,7 @@ def short(text: str, most_chars: int = 80) -> str:
 
 def amount(count: int | None, sort: str) -> str:
     """Return a number as `money` in micro-dollars, as the `size` of bytes, or as a plain `number`."""
-    return {"money": money, "size": size}[sort](count) if sort in {"money", "size"} else number(count)
+    return {"money": format_usd, "size": size}[sort](count) if sort in {"money", "size"} else number(count)
 
 
 def as_json(value: object) -> str:
@@ -137,7 +132,7 @@ def as_json(value: object) -> str:
 
 FILTERS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
-        "money": money,
+        "money": format_usd,
         "duration": duration,
         "since": since,
         "instant": instant_text,

@@ -88,7 +88,7 @@ def test_the_service_names_a_bad_budget_with_everything_else(served):
 def test_a_projects_budget_per_month_is_set_shown_and_held_to(run, served, client, spec):
     month = f"{datetime.now(UTC):%Y-%m}"
     shown = run("budget", "--project", "default", "--monthly", "20")
-    assert f"$20.00 a month, – spent in {month}" in shown.output
+    assert f"$20.00 a month, $0 spent in {month}" in shown.output
     assert run("budget", "--project", "default").output == shown.output
     assert run("project", "budget", "default", "50").output.splitlines()[0].startswith("default: $50.00")
     both = run("project", "budget", "default", "--json").json

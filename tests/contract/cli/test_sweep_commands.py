@@ -38,6 +38,7 @@ def test_a_grid_becomes_jobs_that_a_table_shows_with_what_differs(run: Run, pict
         ["3", "16", "0.0001"],
         ["4", "16", "5e-05"],
     ]
+    assert {row[-2] for row in rows} == {"$0"}
     assert "the sweep's budget has no room for it" in shown.output + shown.errors
     assert run("cancel", "my-dog", "--json").json["state"] == "canceled"
 

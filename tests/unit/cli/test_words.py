@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from giornata.cli.jobs.options.spec_options import parse_assignments
-from giornata.cli.ui.text import ago, ahead, cost, duration, size, standing
+from giornata.cli.ui.text import ago, ahead, duration, size, standing
 from giornata.control.jobs.submission.spec_faults import NO_DATASET, parse_spec
 from giornata.domain.errors import InvalidInput
 from giornata.domain.jobs.job import JobState
@@ -32,11 +32,6 @@ def test_ahead_formats_future_time_as_in_seconds_and_past_as_now():
     now = datetime(2026, 11, 22, tzinfo=UTC)
     assert ahead(now + timedelta(seconds=42), now) == "in 42 s"
     assert ahead(now - timedelta(seconds=1), now) == "now"
-
-
-def test_a_sum_and_no_sum():
-    assert cost(2259) == "$0.002259"
-    assert cost(0) == "–"
 
 
 def test_ago_formats_elapsed_time():

@@ -220,6 +220,7 @@ def test_cost_per_step_needs_a_step() -> None:
 @pytest.mark.parametrize(
     ("micro_usd", "text"),
     [
+        (None, "–"),
         (0, "$0"),
         (1, "$0.000001"),
         (240, "$0.00024"),
@@ -231,7 +232,7 @@ def test_cost_per_step_needs_a_step() -> None:
         (0.00123, "$0.00000000123"),
     ],
 )
-def test_dollars_as_people_read_them(micro_usd: int, text: str) -> None:
+def test_dollars_as_people_read_them(micro_usd: float | None, text: str) -> None:
     assert format_usd(micro_usd) == text
     assert MICRO_USD == 1_000_000
 

@@ -8,7 +8,7 @@ from giornata.cli.jobs.inputs.find_job import find_job
 from giornata.cli.options import JOB_HELP, JsonFlag, job_ids, settings_of
 from giornata.cli.settings.connection import connect
 from giornata.cli.ui.output import Output, reporting
-from giornata.cli.ui.text import cost, micro_usd
+from giornata.cli.ui.text import micro_usd
 from giornata.domain.billing.money import format_usd
 from giornata.domain.errors import Fault, InvalidInput, NotFound
 from giornata.domain.jobs.job import JobState
@@ -144,8 +144,8 @@ def money(project: Project) -> tuple[str, str, str]:
         return "no limit", "", ""
     return (
         "no limit in all" if project.budget_micro_usd is None else format_usd(project.budget_micro_usd),
-        cost(project.spent_micro_usd or 0),
-        cost(project.reserved_micro_usd or 0),
+        format_usd(project.spent_micro_usd or 0),
+        format_usd(project.reserved_micro_usd or 0),
     )
 
 
@@ -153,7 +153,7 @@ def monthly_money(project: Project) -> tuple[str, str]:
     """Return the budget per month, and the money spent in this month, as words for people."""
     if project.monthly_budget_micro_usd is None:
         return "", ""
-    return format_usd(project.monthly_budget_micro_usd), cost(project.month_spent_micro_usd or 0)
+    return format_usd(project.monthly_budget_micro_usd), format_usd(project.month_spent_micro_usd or 0)
 
 
 def _check_one_is_named(job_id: str | None, project: str | None, monthly: str | None) -> None:
@@ -175,6 +175,6 @@ def _limit(amount: str, *, where: str = "USD") -> int | None:
 
 def _say(job: Job, out: Output) -> None:
     limit = "no limit" if job.budget_micro_usd is None else f"at most {format_usd(job.budget_micro_usd)}"
-    out.say(f"{job.id} ({job.state}): {limit}, {cost(job.cost_micro_usd)} spent")
+    out.say(f"{job.id} ({job.state}): {limit}, {format_usd(job.cost_micro_usd)} spent")
     if job.state is JobState.PAUSED and job.waiting_because:
         out.hint(f"  {job.waiting_because}")

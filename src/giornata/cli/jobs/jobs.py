@@ -10,7 +10,7 @@ from giornata.cli.options import JobId, JsonFlag, settings_of
 from giornata.cli.settings.connection import connect
 from giornata.cli.settings.hints import giornata
 from giornata.cli.ui.output import Output, reporting
-from giornata.cli.ui.text import ago, ahead, cost, duration, standing, steps
+from giornata.cli.ui.text import ago, ahead, duration, standing, steps
 from giornata.domain.billing.money import format_rate_usd, format_usd
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.jobs.job import JobState
@@ -98,7 +98,7 @@ def _table(jobs: Sequence[Job], out: Output) -> None:
             standing(job),
             steps(job),
             "⚡" * job.interruptions,
-            cost(job.cost_micro_usd),
+            format_usd(job.cost_micro_usd),
             ago(job.created_at),
         )
         for job in jobs
@@ -120,9 +120,9 @@ def _describe(job: Job, out: Output) -> None:
     each = job.cost_per_useful_step_usd
     per_step = f", {format_rate_usd(each)} per useful step" if each else ""
     limit = f", at most {format_usd(job.budget_micro_usd)}" if job.budget_micro_usd is not None else ""
-    out.say(f"  cost        {cost(job.cost_micro_usd)}{per_step}{limit}")
+    out.say(f"  cost        {format_usd(job.cost_micro_usd)}{per_step}{limit}")
     if job.imported_cost_micro_usd is not None:
-        out.say(f"  cost there  {cost(job.imported_cost_micro_usd)}, billed where it was imported from")
+        out.say(f"  cost there  {format_usd(job.imported_cost_micro_usd)}, billed where it was imported from")
     if job.retry_of:
         out.say(f"  goes on from {job.retry_of}")
     if job.suspect:
@@ -146,7 +146,7 @@ def _describe(job: Job, out: Output) -> None:
                 f"{a.start_step}–{a.last_step}",
                 str(a.committed_step),
                 duration(a.billed_s),
-                cost(a.cost_micro_usd),
+                format_usd(a.cost_micro_usd),
             )
             for a in job.attempts
         ]
@@ -159,7 +159,7 @@ def _leases(order: Job, out: Output) -> None:
     shown = order.attempts[-LEASES:]
     if len(shown) < len(order.attempts):
         out.hint(f"the latest {len(shown)} of {len(order.attempts)} leases")
-    rows = [(a.node_name, _lease_state(a), duration(a.billed_s), cost(a.cost_micro_usd)) for a in shown]
+    rows = [(a.node_name, _lease_state(a), duration(a.billed_s), format_usd(a.cost_micro_usd)) for a in shown]
     out.table(("node", "state", "billed", "cost"), rows, right=(2, 3))
 
 

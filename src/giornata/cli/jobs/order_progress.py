@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from giornata.cli.settings.hints import giornata
 from giornata.cli.ui.output import EXIT_FAILED, EXIT_PAUSED, Output
-from giornata.cli.ui.text import cost, count, size
+from giornata.cli.ui.text import count, size
 from giornata.cli.ui.watch import coming_back, progress_bar, waiting_words, without_numbers
+from giornata.domain.billing.money import format_usd
 from giornata.domain.generation.picture import PictureState
 from giornata.domain.jobs.job import STANDS_STILL, JobState
 from giornata.domain.visible_text import visible
@@ -99,7 +100,7 @@ def _take(client: "Client", picture: OrderPicture, progress: OrderProgress, out:
 
 
 def _summary(job: Job, progress: OrderProgress, out: Output) -> None:
-    paid = f", {cost(job.cost_micro_usd)}" if job.cost_micro_usd else ""
+    paid = f", {format_usd(job.cost_micro_usd)}" if job.cost_micro_usd else ""
     out.say(f"{job.id} {job.state}: {progress.words()}{paid}")
     if job.state is JobState.PAUSED:
         out.say(f"{job.waiting_because}: {giornata('budget', job.id, 'USD')}")

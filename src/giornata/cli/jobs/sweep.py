@@ -18,8 +18,9 @@ from giornata.cli.settings.connection import connect
 from giornata.cli.settings.hints import giornata
 from giornata.cli.tools.presets import known
 from giornata.cli.ui.output import Output, reporting
-from giornata.cli.ui.text import cost, count
+from giornata.cli.ui.text import count
 from giornata.client import Client
+from giornata.domain.billing.money import format_usd
 from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.protocol.presets import started_from
 from giornata.protocol.specs import TrainSpec, canonical_names
@@ -152,9 +153,9 @@ def show(context: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> No
     with reporting(as_json) as out, connect(settings_of(context)) as client:
         found = client.get_sweep(find_job(client, job_id))
         job = found.job
-        limit = "" if job.budget_micro_usd is None else f", at most {cost(job.budget_micro_usd)}"
+        limit = "" if job.budget_micro_usd is None else f", at most {format_usd(job.budget_micro_usd)}"
         out.say(f"{job.id} {job.name}: {job.state}, {job.step} of {job.total_steps} jobs have ended")
-        out.say(f"  cost        {cost(job.cost_micro_usd)}{limit}")
+        out.say(f"  cost        {format_usd(job.cost_micro_usd)}{limit}")
         _table(found, out)
         for each in found.jobs:
             if why := each.error or each.waiting_because:
@@ -182,7 +183,7 @@ def _outcome(swept: SweptJobReply) -> tuple[str, ...]:
         steps,
         "–" if swept.loss is None else f"{swept.loss:.4f}",
         "–" if swept.validation_loss is None else f"{swept.validation_loss:.4f}",
-        cost(swept.cost_micro_usd),
+        format_usd(swept.cost_micro_usd),
         "–" if swept.sheet is None else swept.sheet.name,
     )
 

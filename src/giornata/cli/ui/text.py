@@ -3,7 +3,7 @@
 import re
 from datetime import UTC, datetime
 
-from giornata.domain.billing.money import format_usd, parse_usd
+from giornata.domain.billing.money import parse_usd
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.jobs import Job
 
@@ -53,11 +53,6 @@ def count(number: int, noun: str) -> str:
 def steps(job: Job) -> str:
     """`120/500`, or `120` when the job's kind does not say how many there are."""
     return f"{job.step}/{job.total_steps}" if job.total_steps is not None else str(job.step)
-
-
-def cost(micro_usd: int) -> str:
-    """A sum; a dash when nothing was charged."""
-    return format_usd(micro_usd) if micro_usd else "–"
 
 
 def standing(job: Job) -> str:

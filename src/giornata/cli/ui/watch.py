@@ -17,7 +17,7 @@ from rich.text import Text
 
 from giornata.cli.settings.hints import giornata
 from giornata.cli.ui.output import Output
-from giornata.cli.ui.text import cost, count, size
+from giornata.cli.ui.text import count, size
 from giornata.domain.billing.money import format_usd
 from giornata.domain.jobs.job import STANDS_STILL, JobState
 from giornata.domain.jobs.reasons import Blame
@@ -49,7 +49,7 @@ def watch(
     with coming_back(out, "follow", job_id, *into):
         show = _with_bar if out.live else _line_by_line
         job = show(client, job_id, out, sleep)
-    paid = f", {cost(job.cost_micro_usd)}" if job.cost_micro_usd else ""
+    paid = f", {format_usd(job.cost_micro_usd)}" if job.cost_micro_usd else ""
     out.say(f"{job.id} {job.state} after {count(len(job.attempts), 'attempt')}{paid}")
     if job.state is JobState.PAUSED:
         out.say(f"{job.waiting_because}: {giornata('budget', job.id, 'USD')}")

@@ -25,8 +25,13 @@ def cost_per_step_micro_usd(*, total_micro_usd: int, steps: int) -> float | None
     return total_micro_usd / steps if steps > 0 else None
 
 
-def format_usd(micro_usd: float) -> str:
-    """`$0`, `$0.00024` below a cent, `$0.0213` below a dollar, `$1,234.56` above."""
+def format_usd(micro_usd: float | None) -> str:
+    """`$0`, `$0.00024` below a cent, `$0.0213` below a dollar, `$1,234.56` above; a dash for a sum that is not known.
+
+    Commands, pages and messages write every sum so.
+    """
+    if micro_usd is None:
+        return "–"
     usd = micro_usd / MICRO_USD
     if usd >= 1:
         return f"${usd:,.2f}"

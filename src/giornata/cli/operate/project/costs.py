@@ -10,9 +10,9 @@ from giornata.cli.jobs.budget import budget_lines
 from giornata.cli.options import JsonFlag, settings_of
 from giornata.cli.settings.connection import connect
 from giornata.cli.ui.output import Output, reporting
-from giornata.cli.ui.text import cost, count, duration
+from giornata.cli.ui.text import count, duration
 from giornata.client.client import Client
-from giornata.domain.billing.money import format_rate_usd
+from giornata.domain.billing.money import format_rate_usd, format_usd
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.project.admin import Costs, FleetCosts
 from giornata.protocol.project.daily_costs import DailyCosts
@@ -71,11 +71,12 @@ def _days(found: DailyCosts, out: Output, *, as_csv: bool) -> None:
         sys.stdout.write(found.as_csv())
         return
     if found.label is None:
-        out.table(("day", "cost"), [(str(each.day), cost(each.cost_micro_usd)) for each in found.items], right=(1,))
+        days = [(str(each.day), format_usd(each.cost_micro_usd)) for each in found.items]
+        out.table(("day", "cost"), days, right=(1,))
     else:
-        rows = [(str(each.day), each.value or "–", cost(each.cost_micro_usd)) for each in found.items]
+        rows = [(str(each.day), each.value or "–", format_usd(each.cost_micro_usd)) for each in found.items]
         out.table(("day", found.label, "cost"), rows, right=(2,))
-    out.say(f"{found.since} to {found.until}: {cost(found.total_micro_usd)}")
+    out.say(f"{found.since} to {found.until}: {format_usd(found.total_micro_usd)}")
     out.result(found)
 
 
@@ -97,7 +98,8 @@ def _whole(client: Client, out: Output, *, days: float) -> None:
 def _work(found: Costs, out: Output, *, days: float) -> None:
     work = found.work
     out.say(
-        f"last {days:g} days: {count(work.jobs, 'job')}, {work.jobs_succeeded} succeeded, {cost(work.cost_micro_usd)}"
+        f"last {days:g} days: {count(work.jobs, 'job')}, {work.jobs_succeeded} succeeded, "
+        f"{format_usd(work.cost_micro_usd)}"
     )
     each = {
         "job": work.cost_per_job_usd,
@@ -112,7 +114,13 @@ def _work(found: Costs, out: Output, *, days: float) -> None:
 def _fleets(fleets: tuple[FleetCosts, ...], out: Output) -> None:
     out.say("")
     rows = [
-        (fleet.fleet, str(fleet.instances), duration(fleet.billed_s), cost(fleet.billed_micro_usd), *_parts(fleet))
+        (
+            fleet.fleet,
+            str(fleet.instances),
+            duration(fleet.billed_s),
+            format_usd(fleet.billed_micro_usd),
+            *_parts(fleet),
+        )
         for fleet in fleets
     ]
     headers = ("fleet", "instances", "billed", "cost", "useful", "lost", "at risk", "idle", "start-up")
@@ -125,5 +133,5 @@ def _parts(fleet: FleetCosts) -> list[str]:
     for part in PARTS:
         share = getattr(fleet, f"{part}_s") / fleet.billed_s if fleet.billed_s else 0.0
         paid = getattr(fleet, f"{part}_micro_usd")
-        said.append(f"{cost(paid)} {share:.1%}" if share else "–")
+        said.append(f"{format_usd(paid)} {share:.1%}" if share else "–")
     return said

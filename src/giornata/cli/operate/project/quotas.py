@@ -7,7 +7,8 @@ import typer
 from giornata.cli.options import JsonFlag, check_message, settings_of
 from giornata.cli.settings.connection import connect
 from giornata.cli.ui.output import Output, reporting
-from giornata.cli.ui.text import cost, parse_size, size
+from giornata.cli.ui.text import parse_size, size
+from giornata.domain.billing.money import format_usd
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.protocol.project.quotas import LimitUse, ProjectQuotas, SetQuotas
 
@@ -94,7 +95,7 @@ def _show(found: ProjectQuotas, out: Output) -> None:
         ("open orders", *_counted(found.open_orders)),
         ("pictures a day", *_counted(found.pictures_per_day)),
         ("stored", size(found.stored_bytes.used), _words(found.stored_bytes.limit, size)),
-        ("spent this month", cost(spent.used), _words(spent.limit, cost)),
+        ("spent this month", format_usd(spent.used), _words(spent.limit, format_usd)),
         ("priority", "", _words(found.max_priority, str)),
         ("requests a second", "", _words(found.max_requests_per_s, str)),
         ("... of each key", "", _words(found.max_requests_per_s_per_key, str)),
