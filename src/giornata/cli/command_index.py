@@ -29,6 +29,7 @@ COMMANDS = (
         ("presets", "tools.presets", "List the presets: named starting points for training."),
         ("jobs", "jobs.jobs", "List the jobs of the project, newest first."),
         ("job", "jobs.jobs", "Show one job with its attempts and its cost."),
+        ("compare", "jobs.compare", "Show training jobs side by side: loss, cost, and what differs."),
         ("follow", "jobs.follow", "Show a job's progress until its end, and download its results."),
         ("events", "jobs.follow", "List the events of a job."),
         ("logs", "jobs.follow", "Show the log of a job."),
@@ -64,6 +65,7 @@ COMMANDS = (
     _section(
         "Server",
         ("server", "operate.serve", "Run a server without nodes."),
+        ("loops", "operate.fleet.loops", "Show what each loop of the server did last."),
         ("key", "operate.people.keys", "Create, list, rotate and revoke API keys."),
         ("project", "operate.people.keys", "Create projects; set their quotas, budgets, members."),
         ("user", "operate.people.users", "Create, list and change the accounts of people."),

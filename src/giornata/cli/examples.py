@@ -49,6 +49,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "giornata sweep run ./my-dog --preset subject --changes changes.json",
     ),
     "sweep show": ("giornata sweep show SWEEP", "giornata sweep show my-dog --json"),
+    "compare": ("giornata compare my-dog last", "giornata compare JOB JOB JOB --json"),
     "presets": ("giornata presets", "giornata presets --json"),
     "presets show": ("giornata presets show subject",),
     "jobs": (
@@ -101,6 +102,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "machines": ("giornata machines", "giornata machines --state quarantined"),
     "machines quarantine": ('giornata machines quarantine MACHINE --reason "fan is broken"',),
     "machines release": ("giornata machines release MACHINE",),
+    "loops": ("giornata loops", "giornata loops --json"),
     "fleets show": ("giornata fleets", "giornata fleets show spot", "giornata fleets show --json"),
     "fleets pause": ("giornata fleets pause spot",),
     "fleets resume": ("giornata fleets resume spot",),

@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
+from giornata.control.access.permissions import require_root_admin
 from giornata.control.attempts.auditing.settle_audits import settle_audits
 from giornata.control.attempts.ending.lapse import lapse_leases
 from giornata.control.attempts.ending.lift_bans import lift_bans
 from giornata.control.audit_log.chain import LOOP_NAME, chain_rows
+from giornata.control.caller import Caller
 from giornata.control.context import Context
 from giornata.control.end_of_life.apply_retention import apply_retention
 from giornata.control.end_of_life.finish_deletions import finish_deletions
@@ -30,6 +32,7 @@ from giornata.control.projects.set_budget import settle_budgets
 from giornata.control.quotas.request_limits import exchange_counts
 from giornata.control.storage.collect import collect
 from giornata.domain.errors import Unavailable
+from giornata.protocol.node.fleets import ServerLoop, ServerLoopPage
 
 log = logging.getLogger("giornata.loops")
 
@@ -197,6 +200,31 @@ class Loops:
         while not self._stopping.is_set():
             self.run_once(loop)
             self._stopping.wait(pause_s(loop, errors_in_a_row=self._status[loop.name].errors_in_a_row))
+
+
+def read_loops(caller: Caller, loops: Sequence[LoopStatus]) -> ServerLoopPage:
+    """Return the loops of this server with what each did last, those in trouble first. Raises Forbidden."""
+    require_root_admin(caller)
+    shown = sorted(map(_shown, loops), key=lambda each: (not each.late, not each.in_trouble, each.name))
+    return ServerLoopPage(items=tuple(shown))
+
+
+def _shown(status: LoopStatus) -> ServerLoop:
+    has_succeeded = status.runs > status.errors
+    return ServerLoop(
+        name=status.name,
+        every_s=status.every_s,
+        in_trouble=status.late or status.errors_in_a_row > 0,
+        late=status.late,
+        vital=status.vital,
+        runs=status.runs,
+        errors=status.errors,
+        errors_in_a_row=status.errors_in_a_row,
+        last_success_age_s=round(status.last_success_age_s, 3) if has_succeeded else None,
+        last_done=status.last_done,
+        last_done_age_s=None if status.last_done_age_s is None else round(status.last_done_age_s, 3),
+        last_error=status.last_error,
+    )
 
 
 def pause_s(loop: Loop, *, errors_in_a_row: int) -> float:

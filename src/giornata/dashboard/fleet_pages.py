@@ -11,7 +11,7 @@ from giornata.control.access.permissions import require_root_admin
 from giornata.control.fleets import operator_actions
 from giornata.control.fleets.nodes import drain_node, list_nodes, undrain_node
 from giornata.control.fleets.read_fleets import read_fleet
-from giornata.control.loops import LoopStatus
+from giornata.control.loops import read_loops
 from giornata.control.timestamps import instant
 from giornata.dashboard.forms import asked_of, whole_number
 from giornata.dashboard.rendering import render
@@ -94,15 +94,13 @@ def show_fleet(visit: Visit) -> Response:
 
 def show_loops(visit: Visit) -> Response:
     """Show what each loop of this server did last, which the operator's page loads by itself."""
-    require_root_admin(visit.caller)
     return render(visit, "loops.html", **loops_of(visit))
 
 
 def loops_of(visit: Visit) -> dict[str, Any]:
     """Return the loops of this server, those in trouble first, and those in trouble alone."""
-    found: Sequence[LoopStatus] = visit.request.app.state.loops_status()
-    loops = sorted(found, key=lambda each: (not each.late, not each.errors_in_a_row, each.name))
-    return {"loops": loops, "ill": [each for each in loops if each.late or each.errors_in_a_row]}
+    loops = read_loops(visit.caller, visit.request.app.state.loops_status()).items
+    return {"loops": loops, "ill": [each for each in loops if each.in_trouble]}
 
 
 def show_machines(visit: Visit) -> Response:

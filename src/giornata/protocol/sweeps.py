@@ -62,13 +62,15 @@ class SweepSpec(Message):
 
 
 class SweptJobReply(Reply):
-    """A job of a sweep, and what came of it."""
+    """A job of a sweep, or one of jobs that are compared, and what came of it."""
 
-    number: int = Field(description="Number of the job in the sweep, from 1.")
+    number: int = Field(description="Number of the job in the sweep or the comparison, from 1.")
     job_id: str
     name: str
     state: JobState
-    changes: dict[str, Any] = Field(description="Fields in which the job differs from the sweep's spec.")
+    changes: dict[str, Any] = Field(
+        description="Fields in which the job differs from the sweep's spec, or from other jobs."
+    )
     waiting_because: str | None = None
     step: int = 0
     total_steps: int | None = None
@@ -86,9 +88,9 @@ class SweptJobReply(Reply):
 
 
 class Comparison(Reply):
-    """Training jobs side by side."""
+    """Training jobs side by side, in the order in which they were named."""
 
-    differs: tuple[str, ...]
+    differs: tuple[str, ...] = Field(description="Fields in which their specs differ, but for `output_name`.")
     jobs: tuple[SweptJobReply, ...]
 
 

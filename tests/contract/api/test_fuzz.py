@@ -106,6 +106,7 @@ HARD_TO_PLEASE = {
     "POST /v1/jobs/{job_id}/retry",
     "POST /v1/sweeps",
     "GET /v1/sweeps/{job_id}",
+    "GET /v1/jobs:compare",
     "POST /v1/jobs:estimate",
     "POST /v1/models",
     "POST /v1/node/attempts/{attempt_id}/artifacts",

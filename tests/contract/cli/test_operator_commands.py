@@ -5,6 +5,7 @@ from tests.fixtures.fleets import ToyFleet, governed, with_fleets
 
 from giornata.control.fleets.reconcile import reconcile_fleet
 from giornata.control.fleets.scale import scale_fleet
+from giornata.control.loops import LoopStatus
 from giornata.control.ports.fleet import Limits
 from giornata.domain.errors import Forbidden, NotFound
 from giornata.domain.fleets.fleet_plan import ScalingPolicy
@@ -159,3 +160,19 @@ def test_fleet_and_node_operations_are_forbidden_for_member_key(served, provider
         assert call(served.client(served.keys.admin)) is not None
     with pytest.raises(NotFound):
         served.client(served.keys.admin).pause_fleet("other")
+
+
+def test_loops_say_what_each_did_last_and_what_is_wrong(run, served):
+    ill = LoopStatus(name="reap", every_s=10.0, runs=3, errors=3, errors_in_a_row=3, last_error="Unavailable: away")
+    well = LoopStatus(name="lapse", every_s=1.0, runs=9, last_done="2 leases", last_done_age_s=90.0)
+    served.app.state.loops_status = lambda: [well, ill]
+    shown = run("loops")
+    header, *lines = [line.split("\t") for line in shown.output.splitlines()]
+    assert header == ["loop", "state", "every", "succeeded", "runs", "errors", "did last", "when"]
+    assert lines == [
+        ["reap", "failing", "10 s", "–", "3", "3", "–", "–"],
+        ["lapse", "ok", "1.0 s", "0.0 s ago", "9", "0", "2 leases", "1:30 min ago"],
+        ["reap: Unavailable: away"],
+    ]
+    assert [each["name"] for each in run("loops", "--json").json["items"]] == ["reap", "lapse"]
+    assert run("loops", key=served.keys.member).status == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.cli.conftest import CommandResult
-from tests.fixtures.served import Served
+from tests.fixtures.served import Served, a_dataset
 
 Run = Callable[..., CommandResult]
 MODEL = ("--model", "some/model", "--instance-prompt", "a photo of sks dog")
@@ -63,3 +63,33 @@ def test_a_fault_of_one_job_of_many_refuses_all(run: Run, served: Served, pictur
     assert refused.status == 2
     assert [fault["where"] for fault in refused.json["error"]["faults"]] == ["grid.rank"]
     assert list(served.client(served.keys.admin).jobs()) == []
+
+
+def test_jobs_of_no_sweep_are_compared_with_what_differs_in_their_specs(
+    run: Run, served: Served, tmp_path: Path
+) -> None:
+    dataset = a_dataset(served.client(), tmp_path).id
+    spec = {"model": "some/model", "dataset": dataset, "instance_prompt": "sks", "max_train_steps": 7}
+    for rank in (8, 16):
+        served.client().submit(spec | {"rank": rank}, name=f"fox {rank}")
+    shown = run("compare", "fox 16", "fox 8")
+    header, *rows = [line.split("\t") for line in shown.output.splitlines() if "\t" in line]
+    assert header == ["#", "name", "job", "state", "steps", "loss", "held out", "cost", "sheet"]
+    assert [[*row[:2], *row[3:]] for row in rows[:2]] == [
+        ["1", "fox 16", "queued", "0/7", "–", "–", "$0", "–"],
+        ["2", "fox 8", "queued", "0/7", "–", "–", "$0", "–"],
+    ]
+    assert rows[2] == ["differs", "1", "2"]
+    assert ["rank", "16", "8"] in rows[3:]
+    told = run("compare", "fox 16", "fox 8", "--json").json
+    assert [each["changes"]["rank"] for each in told["jobs"]] == [16, 8]
+    assert run("compare", "fox 16", "fox 16").output.count("fox 16") == 1
+    assert "their specs are the same" not in run("compare", "fox 8").output
+
+
+def test_a_comparison_of_what_is_no_training_job_says_which(run: Run, served: Served) -> None:
+    job_id = served.client().submit({"steps": 5}, kind="x-count").id
+    refused = run("compare", job_id)
+    assert refused.status == 1
+    assert f"there is no training job {job_id}" in refused.errors
+    assert run("compare").status == 2

@@ -26,7 +26,7 @@ from tests.contract.http.test_refusals import (
     query_of,
 )
 from tests.fixtures.people import browser_of, new_person
-from tests.fixtures.served import Served
+from tests.fixtures.served import Served, a_dataset
 
 from giornata.domain.accounts.notifications import DeliveryState
 from giornata.protocol.account.people import Role
@@ -66,6 +66,31 @@ def test_foreign_id_takes_as_many_statements_as_one_that_nobody_has(
         if counts[1] != counts[2]:
             different[route] = counts[1:]
     assert different == {}
+
+
+def test_foreign_job_of_a_comparison_is_answered_like_one_that_nobody_has(
+    served: Served, tmp_path: Path, statements: list[str]
+) -> None:
+    def trained(key: str, folder: Path) -> str:
+        dataset = a_dataset(served.client(key), folder).id
+        job = {"kind": "train", "spec": put_in(TRAIN, {"dataset": dataset})}
+        return str(served.call("POST", "/v1/jobs", key, json=job).json()["id"])
+
+    (tmp_path / "other").mkdir()
+    mine, theirs = (
+        trained(served.keys.other_admin, tmp_path / "other"),
+        trained(served.keys.admin, tmp_path),
+    )
+    assert served.call("GET", f"/v1/jobs:compare?job={theirs}", served.keys.admin).status_code == 200
+    replies, counts = [], []
+    for job_id in ("job_none", theirs, "job_none"):  # the first fills what the server remembers
+        statements.clear()
+        reply = served.call("GET", f"/v1/jobs:compare?job={mine}&job={job_id}", served.keys.other_admin)
+        assert is_problem(reply, 404, "not-found")
+        replies.append(reply.json()["detail"].replace(job_id, "JOB"))
+        counts.append(len(statements))
+    assert len(set(replies)) == 1
+    assert counts[1] == counts[2]
 
 
 def streams(served: Served) -> list[str]:

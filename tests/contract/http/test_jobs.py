@@ -91,3 +91,10 @@ def test_an_estimate_stores_nothing(served: Served) -> None:
     assert response.status_code == 200
     assert response.json()["total_steps"] == 5
     assert served.call("GET", "/v1/jobs", served.keys.member).json()["items"] == []
+
+
+def test_a_comparison_without_jobs_or_of_too_many_names_the_parameter(served: Served) -> None:
+    for query in ("", "?" + "&".join(f"job=job_{number}" for number in range(65)), f"?job={'j' * 65}"):
+        reply = served.call("GET", f"/v1/jobs:compare{query}", served.keys.member)
+        assert (reply.status_code, reply.json()["code"]) == (400, "invalid-input"), query
+        assert [fault["where"].split(".")[:2] for fault in reply.json()["faults"]] == [["query", "job"]]

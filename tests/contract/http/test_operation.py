@@ -67,6 +67,25 @@ def test_a_fleet_that_is_away_leaves_the_server_ready(served: Served) -> None:
     assert [(each["name"], each["late"]) for each in body["loops"]] == [("scale:gpu", True)]
 
 
+def test_loops_are_told_with_what_each_did_last_and_its_error(served: Served) -> None:
+    done = {"last_done": "i-1 is gone", "last_done_age_s": 90.0}
+    well = LoopStatus(name="lapse", every_s=1.0, runs=9, last_success_age_s=0.5, **done)
+    ill = LoopStatus(name="reap", every_s=10.0, runs=3, errors=3, errors_in_a_row=3, last_error="no route")
+    mended = LoopStatus(name="bans", every_s=2.0, runs=5, errors=1, last_error="away")
+    served.app.state.loops_status = lambda: [mended, well, ill]
+    reply = served.call("GET", "/v1/loops", served.keys.admin)
+    found = reply.json()["items"]
+    assert [(each["name"], each["in_trouble"]) for each in found] == [
+        ("reap", True),
+        ("bans", False),
+        ("lapse", False),
+    ]
+    assert [each["last_error"] for each in found] == ["no route", "away", ""]
+    assert [each["last_success_age_s"] for each in found] == [None, 0.0, 0.5]
+    assert (found[2]["last_done"], found[2]["last_done_age_s"]) == ("i-1 is gone", 90.0)
+    assert served.call("GET", "/v1/loops", served.keys.member).status_code == 403
+
+
 def test_metrics_count_jobs_nodes_attempts_and_http_requests(served: Served) -> None:
     for kind in ("x-count", "x-other", "x-other"):
         served.call("POST", "/v1/jobs", served.keys.member, json={**JOB, "kind": kind})

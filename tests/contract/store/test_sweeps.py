@@ -5,20 +5,22 @@ from typing import Any
 import pytest
 from tests.contract.store.test_budgets import OWNER, PER_S, ROOT, beat, statements
 from tests.fixtures.store_rig import StoreRig
-from tests.fixtures.users import ANN, new_dataset
+from tests.fixtures.users import ANN, new_dataset, new_job
 
 from giornata.control.attempts.ending.complete import complete
 from giornata.control.attempts.ending.reported_ends import fail, release
 from giornata.control.attempts.report import put_metrics
 from giornata.control.jobs.reading.read_jobs import get_job, list_jobs
-from giornata.control.jobs.reading.read_sweep import get_sweep
+from giornata.control.jobs.reading.read_sweep import compare_jobs, get_sweep
 from giornata.control.jobs.retry import retry
 from giornata.control.jobs.settle_sweep import settle_sweeps
 from giornata.control.jobs.stop_job import cancel, expire_deadlines
 from giornata.control.jobs.submission.submit_sweep import submit_sweep
+from giornata.control.projects.projects import create_project
 from giornata.control.projects.set_budget import change_job, set_project_budget
 from giornata.domain.errors import IdempotencyMismatch, IllegalTransition, InvalidInput, NotFound, OverBudget
 from giornata.domain.jobs.reasons import Reason
+from giornata.domain.jobs.sweep import MOST_SWEPT
 from giornata.protocol.jobs import ChangeJob
 from giornata.protocol.node.work import (
     CompleteAttempt,
@@ -29,11 +31,13 @@ from giornata.protocol.node.work import (
     ReleaseAttempt,
     StepMetrics,
 )
-from giornata.protocol.project.admin import ROOT_PROJECT, SetBudget
+from giornata.protocol.project.admin import ROOT_PROJECT, CreateProject, SetBudget
 from giornata.protocol.sweeps import SubmitSweep, Sweep
 from giornata.store import schema
 
 COMMON: dict[str, Any] = {"model": "some/model", "instance_prompt": "sks", "max_train_steps": 10, "rank": 4}
+MOST_STATEMENTS = 8
+"""That a page may ask; a comparison is all that its page reads."""
 RANKS: dict[str, Any] = {"rank": [8, 16, 32]}
 
 
@@ -265,6 +269,46 @@ def test_a_sweep_of_another_project_is_not_there(rig: StoreRig) -> None:
         get_sweep(rig.ctx, ANN, made.job.id)
     with pytest.raises(NotFound, match="kind train"):
         get_sweep(rig.ctx, OWNER, made.jobs[0].job_id)
+
+
+def test_jobs_of_no_sweep_are_compared_in_the_order_in_which_they_are_named(rig: StoreRig) -> None:
+    same = {"alpha": 4, "seed": 7}
+    first, second = (new_job(rig.ctx, OWNER, rank=rank, **same).id for rank in (8, 16))
+    lease = rig.lease(1)
+    points = tuple(StepMetrics(step=step, values={"loss": float(step)}) for step in range(1, 11))
+    put_metrics(rig.ctx, lease.attempt_id, MetricBatch(points=points))
+    rig.artifact(lease, "x-samples-00000008.png")
+    finish(rig, lease, after_s=60)
+    found = compare_jobs(rig.ctx, OWNER, [second, first, second])
+    assert [(each.number, each.job_id) for each in found.jobs] == [(1, second), (2, first)]
+    assert found.differs == ("rank",)
+    assert [each.changes for each in found.jobs] == [{"rank": 16}, {"rank": 8}]
+    ours = {each.job_id: each for each in found.jobs}[lease.job_id]
+    assert (ours.state, ours.loss, ours.sheet is not None) == ("succeeded", 10, True)
+    assert ours.cost_micro_usd > 0
+
+
+def test_a_comparison_names_the_first_job_that_is_not_there_or_not_the_callers(rig: StoreRig) -> None:
+    create_project(rig.ctx, ROOT, CreateProject(id="ann"))
+    own, foreign, other = new_job(rig.ctx, OWNER).id, new_job(rig.ctx, ANN).id, rig.add_job(kind="x-count")
+    for job_id in (foreign, "job_none", "job_\0", other, submitted(rig).job.id):
+        with pytest.raises(NotFound) as caught:
+            compare_jobs(rig.ctx, OWNER, [own, job_id])
+        assert str(caught.value) == f"there is no training job {job_id}"
+    with pytest.raises(InvalidInput) as refused:
+        compare_jobs(rig.ctx, OWNER, [f"job_{number}" for number in range(MOST_SWEPT + 1)])
+    assert [fault.where for fault in refused.value.faults] == ["job"]
+
+
+def test_a_comparison_of_many_jobs_takes_as_many_statements_as_one_of_one(rig: StoreRig) -> None:
+    jobs = [new_job(rig.ctx, OWNER, rank=rank).id for rank in (4, 8, 16, 32)]
+    counts = set()
+    for some in (jobs[:1], jobs):
+        with statements(rig) as seen:
+            compare_jobs(rig.ctx, OWNER, some)
+        counts.add(len(seen))
+    assert len(counts) == 1
+    assert max(counts) <= MOST_STATEMENTS
 
 
 def test_a_beat_of_a_job_of_no_sweep_asks_nothing_more(rig: StoreRig) -> None:

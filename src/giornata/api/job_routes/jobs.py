@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Header, Query, Request, Response, status
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from giornata.api.replies.openapi import USER, USER_CHANGE, USER_ITEM, refusals
 from giornata.api.requests.callers import Ctx, ReadLists, User, Wake
@@ -13,14 +13,16 @@ from giornata.api.requests.lists import Cursor, JobId, Limit
 from giornata.api.requests.submissions import submitted
 from giornata.api.requests.whole_refusals import SubmissionRoute
 from giornata.control.jobs import retry, stop_job
-from giornata.control.jobs.reading import provenance, read_jobs
+from giornata.control.jobs.reading import provenance, read_jobs, read_sweep
 from giornata.control.jobs.submission import estimate, order_models, submit
 from giornata.control.projects import set_budget
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.jobs.job import JobState
+from giornata.domain.jobs.sweep import MOST_SWEPT
 from giornata.protocol.jobs import ChangeJob, ContinueJob, Estimate, Job, JobPage, JobPart, SubmitJob
 from giornata.protocol.provenance import ProvenanceKey
 from giornata.protocol.strict_json import Json
+from giornata.protocol.sweeps import Comparison
 
 router = APIRouter(prefix="/v1", tags=["jobs"], route_class=SubmissionRoute)
 
@@ -71,6 +73,19 @@ def estimate_job(ctx: Ctx, caller: User, body: Json[SubmitJob]) -> Estimate:
     """Estimate what submitting this job would do and cost, without doing it."""
     parsed = order_models.bring_order_models(ctx, caller, body)
     return estimate.estimate(ctx, caller, body, parsed_spec=parsed)
+
+
+@router.get("/jobs:compare", responses=USER_ITEM)
+def compare_jobs(
+    ctx: Ctx,
+    caller: User,
+    job: Annotated[
+        list[Annotated[str, StringConstraints(max_length=64)]],
+        Query(min_length=1, max_length=MOST_SWEPT, description="Id of a training job, repeated for each."),
+    ],
+) -> Comparison:
+    """Return training jobs side by side, in this order: what differs in their specs, and what came of each."""
+    return read_sweep.compare_jobs(ctx, caller, job)
 
 
 @router.get("/jobs", responses=USER, response_model=JobPage)

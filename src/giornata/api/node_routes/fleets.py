@@ -1,15 +1,16 @@
-"""Routes of fleets, machines and single nodes, for the operator of the installation."""
+"""Routes of fleets, machines, single nodes and the server's loops, for the operator of the installation."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
 from giornata.api.replies.openapi import USER, USER_CHANGE, USER_ITEM, refusals
-from giornata.api.requests.callers import Ctx, ReadLists, User, Wake
+from giornata.api.requests.callers import Ctx, ReadLists, ReadLoops, User, Wake
 from giornata.api.requests.lists import Cursor, Limit
 from giornata.control.fleets import nodes, operator_actions, read_fleets, roll
+from giornata.control.loops import read_loops
 from giornata.domain.machines.health import MachineState
-from giornata.protocol.node.fleets import Fleet, FleetPage, MachinePage, QuarantineMachine, ScaleFleet
+from giornata.protocol.node.fleets import Fleet, FleetPage, MachinePage, QuarantineMachine, ScaleFleet, ServerLoopPage
 from giornata.protocol.project.admin import Node
 from giornata.protocol.strict_json import Json
 
@@ -100,3 +101,9 @@ def undrain_node(ctx: Ctx, caller: User, wakeup: Wake, node_id: NodeId) -> Node:
     node = nodes.undrain_node(ctx, caller, node_id)
     wakeup.notify()
     return node
+
+
+@router.get("/loops", responses=refusals(401, 403))
+def list_loops(caller: User, status: ReadLoops) -> ServerLoopPage:
+    """Return what each loop of the server that answers did last, with its last error. Root admin only."""
+    return read_loops(caller, status())

@@ -4,7 +4,7 @@ attempt writes.
 A session comes in a cookie. A key that comes with the request goes before it.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -20,6 +20,7 @@ from giornata.control.access.install import signing_key
 from giornata.control.access.signing_in.sessions import require_csrf
 from giornata.control.caller import Caller
 from giornata.control.context import Context
+from giornata.control.loops import LoopStatus
 from giornata.control.quotas.request_limits import read_quotas
 from giornata.domain.errors import Unauthenticated
 from giornata.protocol.account.people import CSRF_HEADER, PROJECT_HEADER
@@ -60,6 +61,7 @@ Ctx = Annotated[Context, Depends(_of_app("context"))]
 Settings = Annotated[ApiSettings, Depends(_of_app("settings"))]
 ReadLists = Annotated[Lists, Depends(_of_app("lists"))]
 Wake = Annotated[Wakeup, Depends(_of_app("wakeup"))]
+ReadLoops = Annotated[Callable[[], Sequence[LoopStatus]], Depends(_of_app("loops_status"))]
 
 
 async def _caller(

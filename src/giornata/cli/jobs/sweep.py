@@ -8,6 +8,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
+from giornata.cli.jobs.compare import say_outcomes, say_reasons
 from giornata.cli.jobs.inputs.base_models import sent_name
 from giornata.cli.jobs.inputs.find_job import find_job
 from giornata.cli.jobs.options.option_types import MinVramOption, PriorityOption
@@ -24,7 +25,7 @@ from giornata.domain.billing.money import format_usd
 from giornata.domain.errors import Fault, InvalidInput, collecting
 from giornata.protocol.presets import started_from
 from giornata.protocol.specs import TrainSpec, canonical_names
-from giornata.protocol.sweeps import Sweep, SweptJobReply
+from giornata.protocol.sweeps import Sweep
 
 Change = dict[str, Any]
 sweep = typer.Typer(help="Train LoRAs that differ in some settings, under one budget.", no_args_is_help=True)
@@ -114,7 +115,7 @@ def run(
             with connect(settings) as client:
                 made = _submit(client, checked, common, grid, changes, out)
         out.say(f"{made.job.id} is a sweep of {count(len(made.jobs), 'job')}")
-        _table(made, out)
+        say_outcomes(made.jobs, out, fields=made.differs)
         out.hint(f"  results       {giornata('sweep', 'show', made.job.id)}")
         out.hint(f"  cancel all    {giornata('cancel', made.job.id)}")
         out.result(made)
@@ -156,36 +157,9 @@ def show(context: typer.Context, job_id: JobId, as_json: JsonFlag = False) -> No
         limit = "" if job.budget_micro_usd is None else f", at most {format_usd(job.budget_micro_usd)}"
         out.say(f"{job.id} {job.name}: {job.state}, {job.step} of {job.total_steps} jobs have ended")
         out.say(f"  cost        {format_usd(job.cost_micro_usd)}{limit}")
-        _table(found, out)
-        for each in found.jobs:
-            if why := each.error or each.waiting_because:
-                out.hint(f"  {each.number}: {why}")
+        say_outcomes(found.jobs, out, fields=found.differs)
+        say_reasons(found.jobs, out)
         out.result(found)
-
-
-def _table(found: Sweep, out: Output) -> None:
-    headers = ("#", *found.differs, "job", "state", "steps", "loss", "held out", "cost", "sheet")
-    right = (0, *(len(found.differs) + place for place in (3, 4, 5, 6)))
-    rows = [(str(each.number), *_differences(found, each), *_outcome(each)) for each in found.jobs]
-    out.table(headers, rows, right=right, spare=(len(headers) - 1, len(found.differs) + 5))
-
-
-def _differences(found: Sweep, swept: SweptJobReply) -> list[str]:
-    values = (swept.changes.get(field, "–") for field in found.differs)
-    return [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values]
-
-
-def _outcome(swept: SweptJobReply) -> tuple[str, ...]:
-    steps = str(swept.step) if swept.total_steps is None else f"{swept.step}/{swept.total_steps}"
-    return (
-        swept.job_id,
-        str(swept.state),
-        steps,
-        "–" if swept.loss is None else f"{swept.loss:.4f}",
-        "–" if swept.validation_loss is None else f"{swept.validation_loss:.4f}",
-        format_usd(swept.cost_micro_usd),
-        "–" if swept.sheet is None else swept.sheet.name,
-    )
 
 
 def read_grid(assignments: Sequence[str]) -> tuple[dict[str, Any], dict[str, list[Any]]]:

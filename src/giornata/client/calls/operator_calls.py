@@ -1,11 +1,19 @@
-"""The HTTP calls of an operator: nodes, machines and fleets."""
+"""The HTTP calls of an operator: nodes, machines, fleets, and the server's loops."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
 from giornata.client.connection import Connection, R
-from giornata.protocol.node.fleets import Fleet, FleetPage, Machine, MachinePage, QuarantineMachine, ScaleFleet
+from giornata.protocol.node.fleets import (
+    Fleet,
+    FleetPage,
+    Machine,
+    MachinePage,
+    QuarantineMachine,
+    ScaleFleet,
+    ServerLoopPage,
+)
 from giornata.protocol.project.admin import Node, NodePage
 
 
@@ -70,6 +78,10 @@ class OperatorCalls:
     def scale_fleet(self, name: str, limits: ScaleFleet) -> Fleet:
         """Set limits that win over the settings (root admin only). One that is not given stays; None goes back."""
         return self._connection.call("POST", f"/v1/fleets/{quoted(name)}/scale", Fleet, body=limits)
+
+    def loops(self) -> ServerLoopPage:
+        """Return what each loop of the server that answers did last (root admin only)."""
+        return self._get("/v1/loops", ServerLoopPage)
 
     def _get(self, path: str, reply: type[R], params: Mapping[str, Any] | None = None) -> R:
         return self._connection.call("GET", path, reply, params=params)

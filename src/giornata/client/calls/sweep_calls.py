@@ -1,4 +1,4 @@
-"""The HTTP calls of sweeps: training jobs that differ in some fields of one spec."""
+"""The HTTP calls of sweeps, training jobs that differ in some fields of one spec, and of comparisons."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 from giornata.client.calls.operator_calls import quoted
 from giornata.client.connection import LONG_TIMEOUT, Connection
-from giornata.protocol.sweeps import SubmitSweep, Sweep
+from giornata.protocol.sweeps import Comparison, SubmitSweep, Sweep
 
 
 class SweepCalls:
@@ -49,3 +49,7 @@ class SweepCalls:
     def get_sweep(self, job_id: str) -> Sweep:
         """Return a sweep, with what differs and what came of it for each of its jobs."""
         return self._connection.call("GET", f"/v1/sweeps/{quoted(job_id)}", Sweep)
+
+    def compare_jobs(self, job_ids: Sequence[str]) -> Comparison:
+        """Return training jobs side by side: what differs in their specs, and what came of each. Raises NotFound."""
+        return self._connection.call("GET", "/v1/jobs:compare", Comparison, params={"job": list(job_ids)})

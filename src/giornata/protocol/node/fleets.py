@@ -1,4 +1,4 @@
-"""Fleets, and the health of machines, as an operator sees them."""
+"""Fleets, the health of machines, and the server's loops, as an operator sees them."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -176,3 +176,30 @@ class QuarantineMachine(Message):
     """The body of `POST /v1/machines/{machine_id}/quarantine`."""
 
     reason: str = Field("by hand", min_length=1, max_length=500)
+
+
+class ServerLoop(Reply):
+    """A loop of the server that answers: what it did last, and what is wrong with it.
+
+    Ages are in seconds. `last_success_age_s` is None before the first success, `last_done_age_s` before the loop has
+    changed anything; turns that change nothing are passed over.
+    """
+
+    name: str
+    every_s: float = Field(description="Seconds between two turns of a loop that is well.")
+    in_trouble: bool = Field(description="True: the loop is late, or its last turn failed.")
+    late: bool = Field(description="True: the loop has not succeeded for so long that an operator should look.")
+    vital: bool = Field(description="True: a server is not ready while the loop is late.")
+    runs: int = 0
+    errors: int = 0
+    errors_in_a_row: int = 0
+    last_success_age_s: float | None = None
+    last_done: str = Field("", description="Last change that the loop made, in words or as a number.")
+    last_done_age_s: float | None = None
+    last_error: str = Field("", description="Last error of the loop, also when it has succeeded since.")
+
+
+class ServerLoopPage(Reply):
+    """The loops of the server that answers, those in trouble first."""
+
+    items: tuple[ServerLoop, ...]
