@@ -61,7 +61,8 @@ TELLING = {
 }
 """Columns that hold what belongs to one project alone, by table."""
 VARYING = re.compile(
-    r'<time.*?</time>|\d\d:\d\d:\d\d UTC|value="form_\w+"|expires=[^"\s]*|\d+ (?:s|min|h|d) ago|value="[\w.-]{40,}"',
+    r'<time.*?</time>|data-now="[^"]*"|\d\d:\d\d:\d\d UTC|value="form_\w+"|expires=[^"\s]*'
+    r'|\d+ (?:s|min|h|d) ago|value="[\w.-]{40,}"',
     re.ASCII,
 )
 """What differs each time that a page is asked for: how long ago something was, tokens, and signatures."""

@@ -35,6 +35,24 @@ def test_a_sign_in_leads_back_to_the_page_that_was_wanted(
     expect(here.page.get_by_role("heading", name="portrait of a red fox")).to_be_visible()
 
 
+def test_ages_go_on_while_the_server_sends_nothing_new(
+    museum: Furnished, window: Callable[..., BrowserWindow]
+) -> None:
+    here = window(museum)
+    here.page.clock.install()
+    here.sign_in(museum.owner)
+    here.go(f"/dashboard/projects/{PROJECT}/jobs?state=failed")
+    age = here.page.locator("#job-list time").first
+    expect(age).to_have_text(re.compile(r"ago|now"))
+    with here.page.expect_response(lambda reply: "/jobs/rows" in reply.url) as reply:
+        here.page.clock.fast_forward(49 * 3_600_000)
+    assert reply.value.status in {200, 304}
+    with here.page.expect_response(lambda reply: "/jobs/rows" in reply.url) as reply:
+        here.page.clock.fast_forward(11_000)
+    assert reply.value.status == 304
+    expect(age).to_have_text(re.compile(r"^2 d \d+ h ago$"))
+
+
 def test_a_job_is_watched_to_its_end_without_a_reload(
     installation: Furnished, window: Callable[..., BrowserWindow]
 ) -> None:

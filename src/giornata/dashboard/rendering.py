@@ -6,7 +6,8 @@ Every page has the entries of the navigation that the person may follow.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from datetime import UTC, datetime
+from functools import cache, partial
 from http import HTTPStatus
 from pathlib import Path
 from shutil import copytree
@@ -130,5 +131,6 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     made.globals |= {"static": static_url, "root": ROOT, "version": __version__, "Scope": Scope}
+    made.globals["now"] = partial(datetime.now, UTC)
     made.filters |= words.FILTERS
     return made

@@ -6,6 +6,7 @@ a name nor a CSRF token.
 """
 
 import hashlib
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,6 +25,8 @@ LIST_KEPT_MS = 8_000
 sees each reading.
 """
 MOST_PARTS = 256
+AGE = re.compile(rb"(<time [^>]*>)[^<]*")
+"""An instant with the words that say how long ago it was. Our script writes these words anew as time goes by."""
 
 
 class PartKey(NamedTuple):
@@ -42,11 +45,17 @@ def key_of(caller: Caller, address: str) -> PartKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadePart:
-    """A part with the entity tag of its bytes, which answers while the clock shows one of `while_ms`."""
+    """A part with its entity tag, which answers while the clock shows one of `while_ms`."""
 
     body: bytes
     tag: str
     while_ms: range
+
+
+def tag_of(body: bytes) -> str:
+    """Return the entity tag of a part. It is a weak one: parts that differ in ages alone have the same."""
+    ageless = AGE.sub(rb"\1", body)
+    return f'W/"{hashlib.sha256(ageless).hexdigest()[:32]}"'
 
 
 class SharedParts:
@@ -71,8 +80,7 @@ class SharedParts:
             if known is not None:
                 return known
             body = make()
-            tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-            made = MadePart(body=body, tag=tag, while_ms=range(at_ms, at_ms + kept_ms))
+            made = MadePart(body=body, tag=tag_of(body), while_ms=range(at_ms, at_ms + kept_ms))
             with self._lock:
                 if changes == self._changes:
                     if len(self._parts) >= MOST_PARTS:

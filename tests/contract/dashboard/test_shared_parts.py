@@ -12,7 +12,7 @@ from tests.fixtures.people import ROOT, Browser, browser_of, new_person
 from tests.fixtures.rows_read import sent_statements
 
 from giornata.control.projects.set_quotas import set_quotas
-from giornata.dashboard.shared_parts import KEPT_MS, LIST_KEPT_MS, PartKey, SharedParts
+from giornata.dashboard.shared_parts import KEPT_MS, LIST_KEPT_MS, PartKey, SharedParts, tag_of
 from giornata.protocol.account.people import Role
 from giornata.protocol.project.admin import Scope
 from giornata.protocol.project.quotas import SetQuotas
@@ -127,6 +127,22 @@ def test_part_that_is_the_same_is_not_sent_again(installation: Furnished, clock:
     assert (first.status_code, second.status_code, second.content) == (200, 304, b"")
     assert second.headers["cache-control"] == "no-store"
     assert member.call("GET", f"{ROWS}?state=queued").headers["etag"] != first.headers["etag"]
+
+
+@pytest.mark.parametrize("path", [ROWS, ACTIVE, f"/dashboard/projects/{PROJECT}/ended"])
+def test_list_that_differs_in_ages_alone_is_not_sent_again(
+    installation: Furnished, clock: StillClock, path: str
+) -> None:
+    reply = browser_of(installation.served, installation.member).call("GET", path)
+    ages = re.compile(rb"(<time [^>]*>)[^<]+(</time>)")
+    older, instant = ages.sub(rb"\g<1>999 d 1 h ago\2", reply.content), ages.search(reply.content)
+    assert older != reply.content
+    assert tag_of(older) == reply.headers["etag"]
+    assert instant is not None
+    another = reply.content.replace(instant[1], b'<time datetime="2026-01-01T00:00:00+00:00">', 1)
+    assert tag_of(another) != reply.headers["etag"]
+    assert tag_of(reply.content.replace(b"succeeded", b"failed").replace(b"running", b"paused")) != tag_of(older)
+    assert clock.at_ms == 1
 
 
 def test_part_that_is_there_counts_against_the_rate(installation: Furnished, clock: StillClock) -> None:

@@ -92,6 +92,21 @@
     else if (tag) tags.set(path, tag); else tags.delete(path);
   });
 
+  // --- ages: they go on by the server's clock, for the server sends no part that differs in nothing else ---
+  const aheadMs = Date.now() - Date.parse($("#main")?.dataset.now) || 0;
+  const inWords = (s) => {
+    if (s < 60) return `${s} s`;
+    if (s < 3600) return `${Math.floor(s / 60)} min${s % 60 ? ` ${s % 60} s` : ""}`;
+    if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor(s % 3600 / 60)} min`;
+    return `${Math.floor(s / 86400)} d ${Math.floor(s % 86400 / 3600)} h`;
+  };
+  const tellAges = () => $$("time[datetime]").forEach((each) => {
+    const s = Math.trunc((Date.now() - aheadMs - Date.parse(each.dateTime)) / 1000);
+    const words = s === 0 ? "now" : s > 0 ? `${inWords(s)} ago` : `in ${inWords(-s)}`;
+    if (each.textContent !== words) each.textContent = words;
+  });
+  setInterval(() => { if (!document.hidden) tellAges(); }, 5000);
+
   // --- logs: the last lines, which go on while the page is open ---
   const LINES = 1000;
   const readLog = async (box) => {
@@ -135,6 +150,7 @@
   // What a page did not load while nobody saw it, it loads when somebody does.
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) return;
+    tellAges();
     document.body.dispatchEvent(new Event("shown"));
     refresh();
   });
