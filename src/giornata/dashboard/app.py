@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from giornata.control.access.signing_in.sign_in_links import SignInLinks
 from giornata.dashboard import component_pages, fleet_pages, home_pages, reference_pages, sign_in_pages
-from giornata.dashboard.job_pages import compare_page, job_page, jobs_pages, train_page
+from giornata.dashboard.job_pages import compare_page, job_page, jobs_pages, sample_sheets, train_page
 from giornata.dashboard.picture_pages import gallery_page, generate_page, grid_pages, uploads_page
 from giornata.dashboard.problem_pages import on_domain_error, on_http_error
 from giornata.dashboard.project_area import account_page, audit_log_page, limit_pages, money_pages, project_pages
@@ -47,6 +47,7 @@ PAGES: Sequence[BaseRoute] = (
     *home_pages.ROUTES,
     *jobs_pages.ROUTES,
     *job_page.ROUTES,
+    *sample_sheets.ROUTES,
     *compare_page.ROUTES,
     *fleet_pages.ROUTES,
     *generate_page.ROUTES,

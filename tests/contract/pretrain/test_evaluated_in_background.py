@@ -13,7 +13,8 @@ from tests.fixtures.pretrain_shards import write_shards
 
 from giornata.pretrain.encode import encode
 from giornata.pretrain.encoding.encoder import open_encoder
-from giornata.pretrain.evaluation.beside import FOLDER, evaluated
+from giornata.pretrain.evaluation.beside import evaluated
+from giornata.pretrain.evaluation.kept import FOLDER
 from giornata.pretrain.run_state.committed import newest, run_storage
 from giornata.pretrain.run_state.progress import TrainingOutcome
 from giornata.pretrain.training.loop import train

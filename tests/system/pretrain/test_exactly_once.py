@@ -37,7 +37,8 @@ from tests.system.pretrain.runs import (
 )
 
 from giornata.domain.errors import GiornataError
-from giornata.pretrain.evaluation.beside import RayTask, kept_evaluations
+from giornata.pretrain.evaluation.beside import RayTask
+from giornata.pretrain.evaluation.kept import kept_evaluations
 from giornata.pretrain.ray_train.crashes import MOST_EQUAL
 from giornata.pretrain.ray_train.fit import fit
 from giornata.pretrain.ray_train.progress_actor import progress_actor_here

@@ -2,11 +2,11 @@
 
 import pytest
 
-from giornata.domain.jobs.pretraining_progress import PhaseProgress, pretraining_progress
+from giornata.domain.jobs.pretraining_progress import PhaseProgress, phase_of_step, pretraining_progress
 
 PHASES = (
-    PhaseProgress(name="256", resolution=256, samples=1000),
-    PhaseProgress(name="512", resolution=512, samples=600),
+    PhaseProgress(name="256", resolution=256, samples=1000, last_step=63),
+    PhaseProgress(name="512", resolution=512, samples=600, last_step=101),
 )
 
 
@@ -40,3 +40,9 @@ def test_losses_are_means_over_the_steps_that_had_rows_of_the_level() -> None:
     found = pretraining_progress([*points, {"loss_level_0": float("nan"), "mfu": 0.5}], PHASES)
     assert found.loss_by_level == ((9, 2.0), (10, 4.0))
     assert (found.mfu, found.data_wait_share) == (0.5, None)
+
+
+@pytest.mark.parametrize(("step", "name"), [(0, "256"), (63, "256"), (64, "512"), (101, "512"), (102, None)])
+def test_step_belongs_to_the_phase_that_ends_with_it_or_later(step: int, name: str | None) -> None:
+    found = phase_of_step(PHASES, step)
+    assert (None if found is None else found.name) == name

@@ -13,15 +13,8 @@ from tests.fixtures.pretrain_feeds import tiny_config
 
 from giornata.domain.errors import GiornataError, InvalidInput
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.evaluation.beside import (
-    FOLDER,
-    Evaluations,
-    due,
-    keep,
-    kept_evaluations,
-    samples_of,
-    spare_gpu,
-)
+from giornata.pretrain.evaluation.beside import Evaluations, due, spare_gpu
+from giornata.pretrain.evaluation.kept import FOLDER, keep, kept_evaluations, samples_of
 from giornata.pretrain.reported import tell
 from giornata.pretrain.reporting.progress_lines import TerminalProgress
 from giornata.pretrain.run import not_measured

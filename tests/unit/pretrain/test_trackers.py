@@ -12,7 +12,7 @@ from tests.fixtures.pretrain_feeds import tiny_config
 from tests.fixtures.pretrain_metrics import log_rows, progress
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.evaluation.beside import keep
+from giornata.pretrain.evaluation.kept import keep
 from giornata.pretrain.reporting.trackers import EventFiles, TrackedRow, Trackers, history, wandb_run
 from giornata.pretrain.run_state.committed import CommittedCheckpoint
 from giornata.protocol.pretraining import Evaluate, Tracking

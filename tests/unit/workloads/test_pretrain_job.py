@@ -2,14 +2,18 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from giornata.domain.errors import WorkloadFailed
+from giornata.pretrain.evaluation.kept import FOLDER
 from giornata.pretrain.recipes import sdxl_tiny
+from giornata.pretrain.run_state.committed import run_storage
 from giornata.protocol.node.pipe import ResumePoint, Start
+from giornata.protocol.pretraining_checks import parse
 from giornata.workloads.interface import AgentRequest, Stopped
 from giornata.workloads.pretrain.ray_jobs import Listening, RunState
 from giornata.workloads.pretrain.workload import AWAY_S, RETOLD_STEPS, PretrainWorkload
@@ -28,6 +32,7 @@ class Reported:
         self.logs: list[str] = []
         self.phases: list[str] = []
         self.artifacts: dict[str, dict[str, Any]] = {}
+        self.sheets: list[tuple[str, bytes]] = []
 
     def agent_request(self) -> AgentRequest:
         self.asked += 1
@@ -44,7 +49,10 @@ class Reported:
         self.checkpoints.append((step, json.loads(path.read_text())))
 
     def artifact(self, name: str, path: Path, media_type: str = "") -> None:
-        self.artifacts[name] = json.loads(path.read_text())
+        if media_type == "image/png":
+            self.sheets.append((name, path.read_bytes()))
+        else:
+            self.artifacts[name] = json.loads(path.read_text())
 
     def log(self, line: str) -> None:
         self.logs.append(line)
@@ -108,11 +116,20 @@ def told(event: str, **fields: Any) -> str:
     return json.dumps({"event": event, **fields})
 
 
-def spec(folder: Path) -> dict[str, Any]:
-    return {"config": json.loads(json.dumps(sdxl_tiny(str(folder)).to_json()))}
+def spec(folder: Path, *, prompts: tuple[str, ...] = ()) -> dict[str, Any]:
+    config = sdxl_tiny(str(folder))
+    config = replace(config, train=replace(config.train, validation_prompts=prompts))
+    return {"config": json.loads(json.dumps(config.to_json()))}
 
 
-def play(ray: PlayedRay, reporter: Reported, folder: Path, *, resumed_at: int | None = None) -> Any:
+def play(
+    ray: PlayedRay,
+    reporter: Reported,
+    folder: Path,
+    *,
+    resumed_at: int | None = None,
+    prompts: tuple[str, ...] = (),
+) -> Any:
     now = [0.0]
 
     def sleep(seconds: float) -> None:
@@ -121,7 +138,9 @@ def play(ray: PlayedRay, reporter: Reported, folder: Path, *, resumed_at: int | 
 
     workload = PretrainWorkload(cluster=lambda: ray, clock_s=lambda: now[0], sleep=sleep)
     resume = None if resumed_at is None else ResumePoint(step=resumed_at, path=folder / "pointer.json")
-    start = Start(attempt="att_1", job=JOB, kind="pretrain", spec=spec(folder), directory=folder, resume=resume)
+    start = Start(
+        attempt="att_1", job=JOB, kind="pretrain", spec=spec(folder, prompts=prompts), directory=folder, resume=resume
+    )
     try:
         return workload.run(start, reporter)  # type: ignore[arg-type]
     finally:
@@ -291,3 +310,47 @@ def test_a_cluster_that_is_away_for_a_moment_is_waited_for(tmp_path: Path) -> No
     with pytest.raises(WorkloadFailed, match="does not answer"):
         play(gone, reporter, tmp_path)
     assert len(reporter.phases) > AWAY_S / 100  # signs of life meanwhile
+
+
+EVALUATED = (
+    told("evaluation", checkpoint="step-00000008-phase-0", step=8, numbers={"evaluation/fid": 0.5}),
+    told("evaluation", checkpoint="step-00000012-phase-0", step=12, skipped="a newer one was due as well"),
+    told("evaluation", checkpoint="step-00000016-phase-1", step=16, numbers={}),
+)
+
+
+def drawn(folder: Path, *names: str) -> None:
+    """Keep a sheet of each checkpoint in the run's storage."""
+    storage = run_storage(parse(spec(folder)["config"]))
+    for name in names:
+        storage.write(f"{FOLDER}/{name}.png", name.encode())
+
+
+@pytest.mark.parametrize("under_way", [None, "submission-0"])
+def test_sheets_that_evaluations_draw_become_results_of_the_job(tmp_path: Path, under_way: str | None) -> None:
+    drawn(tmp_path, "step-00000008-phase-0", "step-00000016-phase-1")
+    ray = PlayedRay([*EVALUATED, *EVALUATED[:1], RunState.SUCCEEDED], under_way=under_way)
+    reporter = Reported()
+    play(ray, reporter, tmp_path, prompts=("a square",), resumed_at=16 if under_way else None)
+    assert reporter.sheets == [
+        ("samples-00000008.png", b"step-00000008-phase-0"),
+        ("samples-00000016.png", b"step-00000016-phase-1"),
+    ]
+    assert [line for line in reporter.logs if "no result" in line] == []
+
+
+def test_sheet_that_the_node_cannot_read_is_told_of_and_the_run_is_followed_further(tmp_path: Path) -> None:
+    drawn(tmp_path, "step-00000016-phase-1")
+    reporter = Reported()
+    play(PlayedRay([*EVALUATED, RunState.SUCCEEDED]), reporter, tmp_path, prompts=("a square",))
+    assert [name for name, _ in reporter.sheets] == ["samples-00000016.png"]
+    (said,) = [line for line in reporter.logs if "no result" in line]
+    assert said.startswith("the samples of step-00000008-phase-0 are no result of the job: ")
+    assert str(tmp_path) in said
+
+
+def test_run_without_prompts_is_asked_for_no_sheet(tmp_path: Path) -> None:
+    reporter = Reported()
+    play(PlayedRay([*EVALUATED, RunState.SUCCEEDED]), reporter, tmp_path)
+    assert reporter.sheets == []
+    assert [line for line in reporter.logs if "no result" in line] == []

@@ -5,7 +5,7 @@ The page itself reads the job. Its parts (pictures, files) are loaded by themsel
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from types import MappingProxyType
@@ -31,22 +31,15 @@ from giornata.domain.errors import Conflict, GiornataError, IllegalTransition, I
 from giornata.domain.generation.picture import ORDER_KINDS
 from giornata.domain.jobs.job import JobState
 from giornata.domain.jobs.reasons import INTERRUPTION
-from giornata.protocol.jobs import Artifact, ChangeJob, ContinueJob, Job
+from giornata.protocol.jobs import ChangeJob, ContinueJob, Job
 from giornata.protocol.project.admin import Scope
 from giornata.web.error_status import status_of
 
 ACTIVE = frozenset({JobState.QUEUED, JobState.RUNNING, JobState.PAUSED})
 RETRYABLE = frozenset({JobState.FAILED, JobState.CANCELED, JobState.EXPIRED})
 SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
-SHEET = re.compile(r"samples-(\d{8})\.png\Z", re.ASCII)
-LAST_SHEET = re.compile(r"(?:\A|-)samples\.png\Z", re.ASCII)
-SHOWN_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
-MOST_PICTURE_BYTES = 32 * 2**20
-MOST_SHEETS = 60
 MOST_ATTEMPTS = 50
 MOST_RESULTS, MOST_CHECKPOINTS, MOST_AUDITS = 60, 30, 60
-NEWEST_OF = 4
-"""Sheets among which the newest is sought; a file that no browser shows may be called as one."""
 
 
 def show(visit: Visit) -> Response:
@@ -60,38 +53,10 @@ def show_head(visit: Visit) -> Response:
     return render(visit, "job_head.html", **_head(visit, job))
 
 
-def show_pictures(visit: Visit) -> Response:
-    """Show the sample sheets by step, which the page loads by itself."""
-    job_id = visit.path("job_id")
-    found = job_outputs.read_sheets(visit.ctx, visit.caller, job_id, limit=MOST_SHEETS)
-    sheets = _sheets(visit, found.items)
-    labels = [label for label, _ in sheets]
-    wanted = [int(label) for label in labels if label != "end"]
-    of_sheets = job_outputs.read_checkpoints_at(visit.ctx, visit.caller, job_id, wanted).items if wanted else ()
-    steps = {str(each.step) for each in of_sheets}
-    drawn = [label for label in labels if label in steps or label == "end"]
-    return render(
-        visit,
-        "job_pictures.html",
-        job_id=job_id,
-        rows=sheets,
-        steps=steps,
-        drawn=drawn,
-        has_earlier=found.next is not None,
-    )
-
-
 def show_timeline(visit: Visit) -> Response:
     """Show the life of a job by machine, which the page loads by itself."""
     job = get_job(visit.ctx, visit.caller, visit.path("job_id"))
     return render(visit, "job_timeline.html", timeline=_timeline(visit, job))
-
-
-def show_newest(visit: Visit) -> Response:
-    """Show the newest sample sheet of a job, for the first page."""
-    found = job_outputs.read_sheets(visit.ctx, visit.caller, visit.path("job_id"), limit=NEWEST_OF)
-    sheets = _sheets(visit, found.items)
-    return render(visit, "job_newest.html", sheet=sheets[-1] if sheets else None)
 
 
 def show_files(visit: Visit) -> Response:
@@ -146,18 +111,6 @@ def send_provenance(visit: Visit) -> Response:
     content = read_provenance(visit.ctx, visit.caller, job_id).model_dump_json(indent=2)
     headers = {"Content-Disposition": f'attachment; filename="provenance-{job_id}.json"'}
     return Response(f"{content}\n", media_type="application/json", headers=headers)
-
-
-def send_picture(visit: Visit) -> Response:
-    """Send one picture among the results. The policy of the pages lets a browser load it from no other place."""
-    name = visit.path("name")
-    found = job_outputs.read_artifact(
-        visit.ctx, visit.caller, visit.path("job_id"), name, most_bytes=MOST_PICTURE_BYTES
-    )
-    if found.media_type not in SHOWN_TYPES:
-        raise NotFound(f"{name[:64]} is no picture")
-    kept = {"Cache-Control": "private, max-age=86400, immutable"}
-    return Response(found.content, media_type=found.media_type, headers=kept)
 
 
 def cancel_job(visit: Visit) -> Response:
@@ -313,29 +266,11 @@ def _timeline(visit: Visit, job: Job) -> Timeline | None:
     return draw_timeline(spans, life, began_at=began_at, until=job.ended_at or now)
 
 
-def _sheets(visit: Visit, artifacts: Sequence[Artifact]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return those of the sheets that a browser shows: by ascending step, that of the finished job last."""
-    found: list[tuple[str, list[tuple[str, str]]]] = []
-    for each in sorted(artifacts, key=lambda one: (LAST_SHEET.search(one.name) is not None, one.name)):
-        step = SHEET.search(each.name)
-        if each.media_type not in SHOWN_TYPES or each.size_bytes > MOST_PICTURE_BYTES:
-            continue
-        if step is None and LAST_SHEET.search(each.name) is None:
-            continue
-        label = "end" if step is None else str(int(step.group(1)))
-        address = visit.url(f"/jobs/{visit.path('job_id')}/pictures/{each.name}", sha256=each.sha256[:16])
-        found.append((label, [(address, f"Samples at step {label}" if step else "Samples at the end")]))
-    return found
-
-
 _JOB = "/projects/{project_id}/jobs/{job_id}"
 ROUTES = (
     page(_JOB, show),
     page(f"{_JOB}/head", show_head),
-    part(f"{_JOB}/pictures", show_pictures),
-    page(f"{_JOB}/pictures/{{name}}", send_picture),
     part(f"{_JOB}/timeline", show_timeline),
-    part(f"{_JOB}/newest", show_newest),
     part(f"{_JOB}/files", show_files),
     page(f"{_JOB}/files/all", show_all_files),
     part(f"{_JOB}/audits", show_audits),

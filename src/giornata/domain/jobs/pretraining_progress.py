@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 LEVEL = "loss_level_"
@@ -12,11 +12,12 @@ Values = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseProgress:
-    """A phase of the schedule, and how many of its pictures were trained."""
+    """A phase of the schedule, how many of its pictures were trained, and the number of its last step."""
 
     name: str
     resolution: int
     samples: int
+    last_step: int
     trained: int = 0
 
 
@@ -69,8 +70,13 @@ def _phases(phases: Sequence[PhaseProgress], trained: int) -> tuple[PhaseProgres
     for each in phases:
         here = min(each.samples, trained)
         trained -= here
-        found.append(PhaseProgress(name=each.name, resolution=each.resolution, samples=each.samples, trained=here))
+        found.append(replace(each, trained=here))
     return tuple(found)
+
+
+def phase_of_step(phases: Sequence[PhaseProgress], step: int) -> PhaseProgress | None:
+    """Return the phase in which a step was trained; None for a step behind the last phase."""
+    return next((each for each in phases if step <= each.last_step), None)
 
 
 def _mean(points: Sequence[Values], name: str) -> float | None:

@@ -5,23 +5,22 @@ that takes longer than `evaluate.timeout_s`, is told and no more. A task gets a 
 than trainers and encoders take, and when all is trained; otherwise it gets processors at the lowest priority.
 """
 
-import json
 import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import ray
 
 from giornata.domain.errors import GiornataError
-from giornata.pretrain.data.manifest import json_bytes
 from giornata.pretrain.data.storage import Storage
 from giornata.pretrain.encoding.encoder import gpus_of_an_encoder
+from giornata.pretrain.evaluation.kept import FOLDER, keep, newest_kept, numbers_of
 from giornata.pretrain.ray_train.crashes import words_of
-from giornata.pretrain.run_state.committed import CommittedCheckpoint, committed, name_of, run_storage
+from giornata.pretrain.run_state.committed import CommittedCheckpoint, committed, run_storage
 from giornata.protocol.pretraining import BESIDE, CheckpointCadence, PretrainConfig
 from giornata.protocol.pretraining_checks import parse
 
@@ -204,49 +203,3 @@ def evaluated(config: PretrainConfig, name: str, *, gpu: bool) -> dict[str, floa
         report = evaluate(config, name=name, out=Path(folder), models=models, most=settings.rows, gpu=gpu)
         keep(run, checkpoint_of(config, name), report)
     return numbers_of(report)
-
-
-FOLDER = "evaluations"
-NUMBERS = ("validation_loss", "clip_score", "clip_score_of_real", "cmmd", "fid")
-SHEET = "samples_png"
-
-
-def keep(run: Storage, checkpoint: CommittedCheckpoint, report: Mapping[str, Any]) -> None:
-    """Keep a report, with the sheet that it names. Raises OSError."""
-    told = {name: each for name, each in report.items() if name != SHEET}
-    sheet = Path(report[SHEET]) if SHEET in report else None
-    if sheet is not None:
-        told["samples"] = f"{checkpoint.name}.png"
-        run.put(sheet, f"{FOLDER}/{told['samples']}")
-    # The report last: it says that all is there.
-    run.write(f"{FOLDER}/{checkpoint.name}.json", json_bytes(told))
-
-
-def numbers_of(report: Mapping[str, Any]) -> dict[str, float]:
-    """The measured numbers, named `evaluation/…`."""
-    return {f"evaluation/{name}": float(report[name]) for name in NUMBERS if report.get(name) is not None}
-
-
-def newest_kept(run: Storage) -> tuple[int, int]:
-    """(step, phase) of the newest checkpoint that was evaluated; (-1, 0) when none was."""
-    found = [(report["step"], name) for name, report in _reports(run)]
-    step, name = max(found, default=(-1, name_of(0, 0)))
-    return step, int(name.rpartition("-")[2])
-
-
-def kept_evaluations(run: Storage) -> list[tuple[int, dict[str, float], str]]:
-    """(step, numbers, name of the checkpoint) of all evaluations, in the order of their steps."""
-    found = ((report["step"], numbers_of(report), name) for name, report in _reports(run))
-    return sorted(found, key=lambda each: each[0])
-
-
-def samples_of(run: Storage, name: str) -> bytes | None:
-    """The PNG with the samples of a checkpoint; None where there are none."""
-    path = f"{FOLDER}/{name}.png"
-    return run.read(path) if run.exists(path) else None
-
-
-def _reports(run: Storage) -> Iterator[tuple[str, dict[str, Any]]]:
-    for path in run.names(FOLDER):
-        if path.endswith(".json"):
-            yield Path(path).stem, json.loads(run.read(path))

@@ -23,7 +23,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from giornata.pretrain.data.storage import Storage
-from giornata.pretrain.evaluation.beside import kept_evaluations, samples_of
+from giornata.pretrain.evaluation.kept import kept_evaluations, samples_of
 from giornata.pretrain.run_state.committed import progress_of, run_storage
 from giornata.pretrain.run_state.metrics_log import metrics_of
 from giornata.protocol.pretraining import PretrainConfig

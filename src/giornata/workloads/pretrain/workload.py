@@ -1,6 +1,7 @@
 """Submits the run to Ray, follows it, and reports its progress to the platform.
 
 Checkpoints stay where the run writes them; what the platform keeps of one is a pointer, so that steps count as saved.
+Sheets of samples that evaluations draw become results of the job, where this node can read the run's storage.
 The node may vanish: the run goes on without it, and the next attempt finds it by the job's id and follows it further.
 When the run itself is gone, it is submitted again and goes on from its own storage.
 """
@@ -106,6 +107,25 @@ def _words(message: dict[str, Any]) -> str:
     return f"{message['checkpoint']} {told}"
 
 
+def kept_sheet(config: dict[str, Any], checkpoint: str) -> bytes | None:
+    """Return the sheet of samples of an evaluated checkpoint, as PNG, from the run's storage; None when the run draws
+    none.
+
+    Raises OSError, and InvalidInput for a storage that cannot be opened.
+    """
+    from giornata.pretrain.evaluation.kept import samples_of
+    from giornata.pretrain.run_state.committed import run_storage
+    from giornata.protocol.pretraining_checks import parse
+
+    wanted = parse(config)
+    if not wanted.train.validation_prompts or wanted.model.random_encoders:
+        return None
+    storage = run_storage(wanted)
+    if (png := samples_of(storage, checkpoint)) is None:
+        raise FileNotFoundError(f"{storage} has no samples of {checkpoint}")
+    return png
+
+
 class _StoppedByOthers(Exception):
     """An exception: the run was told to stop, and not by this attempt."""
 
@@ -130,6 +150,7 @@ class _Following:
         # Ray tells all lines from the run's beginning, even those that an earlier attempt has read.
         self._kept = 0 if start.resume is None else start.resume.step
         self._told_before = max(0, self._kept - RETOLD_STEPS) if found else 0
+        self._sheets = set[int]()
         self._phase = "training on Ray"
         self._result: dict[str, Any] = {}
         self._stop_by_s: float | None = None
@@ -232,7 +253,11 @@ class _Following:
                 self._checkpoint(int(message["step"]), message)
             case "crash":
                 self._reporter.log(f"the trainers crashed after step {message['step']}: {message['words']}")
-            case "evaluation" | "note":
+            case "evaluation":
+                self._reporter.log(_words(message))
+                if "numbers" in message:
+                    self._sheet(int(message["step"]), str(message["checkpoint"]))
+            case "note":
                 self._reporter.log(_words(message))
             case "phase":
                 self._phase = str(message["name"])
@@ -247,3 +272,20 @@ class _Following:
         path.write_text(json.dumps(message, sort_keys=True), encoding="utf-8")
         self._reporter.checkpoint(step, path, 0.0)
         self._kept = step
+
+    def _sheet(self, step: int, checkpoint: str) -> None:
+        """Hand over the samples that an evaluation has drawn. An attempt that finds a run hands over those of before
+        again: they may have been lost with the attempt that heard of them.
+        """
+        if step in self._sheets:
+            return
+        try:
+            png = kept_sheet(self._start.spec["config"], checkpoint)
+        except Exception as error:  # noqa: BLE001 - a supervisor: whatever storage says, the run is followed further
+            self._reporter.log(f"the samples of {checkpoint} are no result of the job: {error}")
+            return
+        if png is not None:
+            path = self._start.directory / f"samples-{step:08d}.png"
+            path.write_bytes(png)
+            self._sheets.add(step)
+            self._reporter.artifact(path.name, path, "image/png")
