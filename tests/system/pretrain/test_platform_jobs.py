@@ -18,9 +18,10 @@ from tests.system.pretrain.runs import PATIENCE_S, halted, small_run, traced
 
 from giornata.domain.jobs.job import JobState
 from giornata.domain.jobs.reasons import Reason
+from giornata.pretrain.evaluation.kept import kept_evaluations, samples_of
 from giornata.pretrain.run_state.committed import progress_of, run_storage
 from giornata.pretrain.run_state.proof import proof_of
-from giornata.protocol.pretraining import PretrainConfig
+from giornata.protocol.pretraining import Evaluate, PretrainConfig
 from giornata.protocol.project.admin import Scope
 from giornata.workloads.pretrain.ray_jobs import METADATA
 
@@ -156,9 +157,9 @@ def _processes_of(config: PretrainConfig) -> dict[int, str]:
 def test_a_node_is_killed_and_another_follows_the_run_to_its_end(
     platform: ServerBesideCluster, tmp_path: Path
 ) -> None:
-    config = small_run(tmp_path)
+    config = small_run(tmp_path, validation_prompts=("a square",))
     first, second = config.phases
-    config = replace(config, phases=(replace(first, samples=LONG), second))
+    config = replace(config, phases=(replace(first, samples=LONG), second), evaluate=Evaluate(checkpoints=5))
     node = platform.add("shed-1")
     job = platform.submit(config)
     platform.until(lambda: progress_of(run_storage(config)).step, "a checkpoint")
@@ -181,8 +182,13 @@ def test_a_node_is_killed_and_another_follows_the_run_to_its_end(
     assert proof.trained_once + proof.unreadable == proof.planned == LONG + second.samples
     assert done.step == done.committed_step == proof.steps == done.total_steps
     assert {point.step for point in platform.client.metrics(job)} == set(range(1, proof.steps + 1))
-    (report,) = platform.client.download(job, tmp_path / "results")
-    assert json.loads(report.read_text())["trained_once"] == proof.trained_once
+    results = {file.name: file for file in platform.client.download(job, tmp_path / "results")}
+    assert json.loads(results.pop("report.json").read_text())["trained_once"] == proof.trained_once
+    drawn = {f"samples-{step:08d}.png": name for step, _, name in kept_evaluations(run_storage(config))}
+    assert f"samples-{proof.steps:08d}.png" in drawn
+    assert {name: file.read_bytes() for name, file in results.items()} == {
+        sheet: samples_of(run_storage(config), name) for sheet, name in drawn.items()
+    }
 
 
 def _says(platform: ServerBesideCluster, job: str, words: str) -> bool:

@@ -1,10 +1,9 @@
 """The one place where configuration comes from: defaults < file < GIORNATA_* < flags."""
 
 import os
-import re
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, IPvAnyNetwork, ValidationError, model_validator
 from pydantic_settings import (
@@ -19,9 +18,6 @@ from giornata.cli.settings.fleet_settings import FleetName, FleetTable
 from giornata.domain.errors import Fault, InvalidInput
 from giornata.domain.files.datasets import MAX_DATASET_ITEMS
 from giornata.domain.generation.picture import MOST_PICTURES, NODE_KINDS
-
-if TYPE_CHECKING:
-    from giornata.blobs.s3 import S3Credentials
 
 
 def default_data_directory() -> Path:
@@ -474,61 +470,6 @@ def load_settings(config: Path | None = None, **flags: Any) -> Settings:
         raise InvalidInput(
             Fault(where=".".join(map(str, fault["loc"])), message=fault["msg"]) for fault in error.errors()
         ) from None
-
-
-# The form of keys of `giornata key create`: 32 random characters cannot be guessed.
-ADMIN_KEY = re.compile(r"gk_[0-9a-f]{8}_[A-Za-z0-9_-]{32,200}", re.ASCII)
-ADMIN_KEY_HINT = (
-    "make one with: python -c 'import secrets; print(f\"gk_{secrets.token_hex(4)}_{secrets.token_urlsafe(32)}\")'"
-)
-
-
-def admin_key_of(settings: Settings) -> str | None:
-    """The key of `admin_key`, or the one in `admin_key_file`. Raises InvalidInput, which does not repeat the key."""
-    key, file = settings.admin_key, settings.admin_key_file
-    if key and file:
-        raise InvalidInput([Fault(where="admin_key", message="admin_key_file is set as well", hint="leave one out")])
-    where = "admin_key_file" if file else "admin_key"
-    if file:
-        try:
-            key = file.read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            hint = "mount the Secret there, or leave the setting out"
-            raise InvalidInput([Fault(where=where, message=f"{file} cannot be read: {error}", hint=hint)]) from None
-    if not key and not file:
-        return None
-    if ADMIN_KEY.fullmatch(key or "") is None:
-        message = "is not gk_, 8 hexadecimal digits, _ and 32 to 200 letters, digits, - or _"
-        raise InvalidInput([Fault(where=where, message=message, hint=ADMIN_KEY_HINT)])
-    return key
-
-
-def oidc_client_secret_of(settings: Settings) -> str | None:
-    """The client secret of the setting, or the one in its file. Raises InvalidInput."""
-    secret, file = settings.oidc_client_secret, settings.oidc_client_secret_file
-    if file is None:
-        return secret
-    where = "oidc_client_secret_file"
-    if secret:
-        raise InvalidInput([Fault(where=where, message="oidc_client_secret is set as well", hint="leave one out")])
-    try:
-        read = file.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        hint = "mount the Secret there, or leave the setting out"
-        raise InvalidInput([Fault(where=where, message=f"{file} cannot be read: {error}", hint=hint)]) from None
-    if not read:
-        raise InvalidInput([Fault(where=where, message=f"{file} is empty", hint="leave the setting out")])
-    return read
-
-
-def s3_credentials_of(settings: Settings) -> "S3Credentials | None":
-    """The keys that the settings hold; None leaves it to what boto3 finds by itself."""
-    key_id, secret = settings.s3_access_key_id, settings.s3_secret_access_key
-    if key_id is None or secret is None:
-        return None
-    from giornata.blobs.s3 import S3Credentials
-
-    return S3Credentials(access_key_id=key_id, secret_access_key=secret)
 
 
 def storage_url(place: str) -> str:
