@@ -1,4 +1,4 @@
-"""What a run keeps of its evaluations in its storage: a report of each, and the sheet of samples.
+"""Evaluations in the storage of their run: a report of each, and the sheet of samples.
 
     evaluations/
         step-00000040-phase-0.json   the report
