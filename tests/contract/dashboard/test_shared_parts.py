@@ -24,7 +24,7 @@ MOVING = re.compile(r"(expires|signature|sig)=\w+|<time.*?</time>|\d+( (d|h|min|
 SHARED = (
     *("home-active", "home-ended", "job-rows", "fleet-nodes", "job-pictures", "job-timeline", "job-newest"),
     *("job-files", "job-audits", "operator-installation", "operator-queue", "operator-day", "operator-fleet-nodes"),
-    *("operator-loops", "operator-pretraining"),
+    *("operator-loops", "operator-pretraining", "operator-pretrain-pictures"),
 )
 """Parts that are made once, by their names in `pages_of`."""
 
