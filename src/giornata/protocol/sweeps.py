@@ -90,7 +90,9 @@ class SweptJobReply(Reply):
 class Comparison(Reply):
     """Training jobs side by side, in the order in which they were named."""
 
-    differs: tuple[str, ...] = Field(description="Fields in which their specs differ, but for `output_name`.")
+    differs: tuple[str, ...] = Field(
+        description="Fields in which the specs of the jobs differ, but for `output_name`."
+    )
     jobs: tuple[SweptJobReply, ...]
 
 

@@ -81,7 +81,11 @@ def compare_jobs(
     caller: User,
     job: Annotated[
         list[Annotated[str, StringConstraints(max_length=64)]],
-        Query(min_length=1, max_length=MOST_SWEPT, description="Id of a training job, repeated for each."),
+        Query(
+            min_length=1,
+            max_length=MOST_SWEPT,
+            description="Id of a training job. Repeat the parameter for each job.",
+        ),
     ],
 ) -> Comparison:
     """Return training jobs side by side, in this order: what differs in their specs, and what came of each."""

@@ -179,23 +179,23 @@ class QuarantineMachine(Message):
 
 
 class ServerLoop(Reply):
-    """A loop of the server that answers: what it did last, and what is wrong with it.
-
-    Ages are in seconds. `last_success_age_s` is None before the first success, `last_done_age_s` before the loop has
-    changed anything; turns that change nothing are passed over.
-    """
+    """A loop of the server that answers: what it did last, and what is wrong with it."""
 
     name: str
     every_s: float = Field(description="Seconds between two turns of a loop that is well.")
     in_trouble: bool = Field(description="True: the loop is late, or its last turn failed.")
     late: bool = Field(description="True: the loop has not succeeded for so long that an operator should look.")
     vital: bool = Field(description="True: a server is not ready while the loop is late.")
-    runs: int = 0
-    errors: int = 0
-    errors_in_a_row: int = 0
-    last_success_age_s: float | None = None
+    runs: int = Field(0, description="Number of turns since the start of the server.")
+    errors: int = Field(0, description="Number of turns that failed since the start of the server.")
+    errors_in_a_row: int = Field(0, description="Number of turns that failed since the last one that succeeded.")
+    last_success_age_s: float | None = Field(
+        None, description="Seconds since the last turn that succeeded; null before the first one."
+    )
     last_done: str = Field("", description="Last change that the loop made, in words or as a number.")
-    last_done_age_s: float | None = None
+    last_done_age_s: float | None = Field(
+        None, description="Seconds since that change; null while the loop has changed nothing."
+    )
     last_error: str = Field("", description="Last error of the loop, also when it has succeeded since.")
 
 
