@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.fixtures.earlier_release import earlier_release
+from tests.fixtures.earlier_release import changed_pins, earlier_release
 from tests.fixtures.postgres import empty_postgres, postgres_server  # noqa: F401 - fixtures
 from tests.system.conftest import SECRETS_KEY, until
 from tests.system.faults.ordered_pictures import OrderedPictures
@@ -48,6 +48,13 @@ def test_earlier_environment_runs_the_earlier_source(earlier: dict[str, str], tm
         asked, env=os.environ | earlier, cwd=tmp_path, capture_output=True, text=True, check=True
     ).stdout
     assert said.startswith(earlier["PYTHONPATH"])
+
+
+def test_the_last_release_pins_the_libraries_that_are_installed_here() -> None:
+    """So its source in this environment is what an installation of it is. When a pin changes, give the last release
+    an environment of its own in `earlier`.
+    """
+    assert changed_pins() == set()
 
 
 def test_node_of_the_last_release_claims_commits_and_resumes_on_this_server(
