@@ -2,7 +2,7 @@
 # make demo      the main job, end to end, on this machine
 # make pretrain-demo  pre-training from pictures to samples, with a trainer killed in each phase: three to four minutes on two cores
 # make check     format, lint, types, contracts, unit tests: two minutes on two cores
-# make test      the same, parts and whole jobs on real databases, storage and processes: some 25 minutes
+# make test      the same, parts and whole jobs on real databases, storage and processes: 24 minutes
 # make browser   the dashboard in Debian's Chromium: what people do, accessibility, screenshots in build/screenshots: three minutes
 # make long      what takes longest, which `make test` leaves out: learning, compiled kernels, faults, pretrain: some 30 more
 # make sim       of `make test`, the scenarios of the simulator, small
@@ -110,7 +110,7 @@ unit-rest: $(STAMP)
 LONGEST := $(addprefix tests/contract/,workloads pretrain api model)
 CONTRACT_TESTS := $(LONGEST) $(filter-out $(LONGEST) %/__pycache__,$(patsubst %/,%,$(wildcard tests/contract/*/)))
 contract: $(STAMP)
-	@$(BESIDE) $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m 'not long' $(CONTRACT_TESTS)
+	@$(BESIDE) $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m 'not long' $(CONTRACT_TESTS)
 
 # The files that have such tests: to collect all of them takes each process a quarter of a minute.
 LONG_FILES = $(shell grep -rl --include='test_*.py' 'mark\.long' $(CONTRACT_TESTS) $(SYSTEM_TESTS))
