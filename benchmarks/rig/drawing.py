@@ -69,7 +69,7 @@ class Drawing:
 
     def draw_job(self, wire: Wire, client: int) -> None:
         """Draw one picture that is a job of its own."""
-        claim = {"request_id": uuid.uuid4().hex, "node": node_of(client), "kinds": [KIND]}
+        claim = {"request_id": uuid.uuid4().hex, "node": node_of(client, 0), "kinds": [KIND]}
         lease = self._call(wire, "/v1/node/claim", claim, self._server.node_key)["lease"]
         path, token = f"/v1/node/attempts/{lease['attempt_id']}", lease["token"]
         content = str(lease["job_id"]).encode().ljust(PICTURE_BYTES)
