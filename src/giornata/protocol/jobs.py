@@ -20,6 +20,14 @@ FloatRange = Annotated[
 IntegerRange = Annotated[
     tuple[int, int], WithJsonSchema({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2})
 ]
+JobDeadline = Annotated[
+    int | None,
+    Field(
+        ge=1,
+        le=30 * 86_400,
+        description="Seconds from now after which a job that has not ended expires. Default: never.",
+    ),
+]
 MinVram = Annotated[
     int | None,
     Field(
@@ -45,12 +53,7 @@ class SubmitJob(Message):
     name: Label | None = Field(None, description="Name of the job for people. Default: its id.")
     priority: int = Field(0, ge=-100, le=100, description="Priority. Jobs with a higher number start first.")
     labels: dict[str, str] = Field(default_factory=dict, max_length=32)
-    deadline_s: int | None = Field(
-        None,
-        ge=1,
-        le=30 * 86_400,
-        description="Seconds from now after which a job that has not ended expires. Default: never.",
-    )
+    deadline_s: JobDeadline = None
     budget_micro_usd: MicroUsd | None = Field(
         None,
         description="Maximum cost in micro-dollars: 1 USD is 1000000. The job is paused when it has cost this. "
@@ -66,12 +69,7 @@ class ContinueJob(Message):
     name: Label | None = Field(None, description="Name of the job for people. Default: the old job's.")
     priority: int | None = Field(None, ge=-100, le=100, description="Priority. Default: the old job's.")
     labels: dict[str, str] = Field(default_factory=dict, max_length=31)
-    deadline_s: int | None = Field(
-        None,
-        ge=1,
-        le=30 * 86_400,
-        description="Seconds from now after which a job that has not ended expires. Default: never.",
-    )
+    deadline_s: JobDeadline = None
     budget_micro_usd: MicroUsd | None = Field(
         None, description="Maximum cost in micro-dollars. Default: the old job's."
     )

@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import Field
 
 from giornata.domain.generation.picture import PictureState
-from giornata.protocol.jobs import Job, MicroUsd, MinVram
+from giornata.protocol.jobs import Job, JobDeadline, MicroUsd, MinVram
 from giornata.protocol.model import Label, Message, Reply, Sha256
 from giornata.protocol.uploads import SignedUrl
 
@@ -22,12 +22,7 @@ class GenerationRequest(Message):
     name: Label | None = Field(None, description="Name of the job for people. Default: its id.")
     priority: int = Field(0, ge=-100, le=100, description="Priority. Jobs with a higher number start first.")
     labels: dict[str, str] = Field(default_factory=dict, max_length=32)
-    deadline_s: int | None = Field(
-        None,
-        ge=1,
-        le=30 * 86_400,
-        description="Seconds from now after which a job that has not ended expires. Default: never.",
-    )
+    deadline_s: JobDeadline = None
     budget_micro_usd: MicroUsd | None = Field(
         None,
         description="Maximum cost in micro-dollars: 1 USD is 1000000. The job is paused when it has cost this. "
