@@ -101,6 +101,25 @@ def test_notice_wakes_one_listener_of_group_and_next_only_if_it_declines() -> No
     asyncio.run(scene())
 
 
+def test_notice_while_one_looks_wakes_the_next_that_rests() -> None:
+    """The one that looks may be about to take the first job, so another one looks for the second."""
+
+    async def scene() -> None:
+        wakeup = Wakeup(threads=1)
+        with wakeup.listen("group") as first, wakeup.listen("group") as second:
+            for listener in (first, second):
+                listener.nothing()
+            waits = [asyncio.create_task(each.wait(LONG_S)) for each in (first, second)]
+            await asyncio.sleep(0)
+            wakeup.notify()
+            await asyncio.wait_for(waits[0], LONG_S / 2)  # it looks from now on, and has said nothing yet
+            assert not waits[1].done()
+            wakeup.notify()
+            await asyncio.wait_for(waits[1], LONG_S / 2)
+
+    asyncio.run(scene())
+
+
 def test_listener_that_leaves_wakes_next_listener_of_its_group() -> None:
     """It may have found a job where there was another, or may have gone away before it looked."""
 
