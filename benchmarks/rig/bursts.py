@@ -86,9 +86,14 @@ def run_clients(server: BenchmarkServer, count: int, clients: int, verb: Verb) -
 def claim_burst(
     server: BenchmarkServer, count: int, clients: int, *, nodes: int | None = None
 ) -> tuple[Burst, list[tuple[str, str]]]:
-    """Claims by so many nodes, or by one for each client; also attempt ids and tokens of the leases."""
+    """Claims by one node for each client, or by so many `nodes`, whose jobs the caller ends before the next burst.
+
+    Also returns attempt ids and tokens of the leases.
+    """
     leases: list[tuple[str, str]] = []
-    turns, burst = itertools.count(), uuid.uuid4().hex[:8]
+    turns = itertools.count()
+    # Jobs that nobody ends count against what a node may hold. Those of the last burst are held by processes before.
+    burst = "" if nodes is not None else uuid.uuid4().hex[:8]
     claims_of: Counter[int] = Counter()
 
     def claim(wire: Wire, client: int) -> None:

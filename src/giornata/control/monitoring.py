@@ -62,14 +62,18 @@ def read_gauges(ctx: Context) -> Gauges:
 
 
 def read_installation(ctx: Context, caller: Caller) -> Gauges:
-    """Return `read_gauges` to an operator, as of now or of a few seconds ago. Raises Forbidden, Unavailable."""
+    """Return `read_gauges` to an operator, as of now or of a few seconds ago. Raises Forbidden, Unavailable.
+
+    One thread reads them; others that ask meanwhile wait for what it finds.
+    """
     require_root_admin(caller)
-    at_ms = ctx.clock.now_ms()
-    known = ctx.memory.gauges(at_ms=at_ms, kept_ms=KEPT_MS)
-    if known is None:
-        known = read_gauges(ctx)
-        ctx.memory.remember_gauges(known, at_ms=at_ms)
-    return known
+    with ctx.memory.gauges_lock:
+        at_ms = ctx.clock.now_ms()
+        known = ctx.memory.gauges(at_ms=at_ms, kept_ms=KEPT_MS)
+        if known is None:
+            known = read_gauges(ctx)
+            ctx.memory.remember_gauges(known, at_ms=at_ms)
+        return known
 
 
 def read_budgets(ctx: Context, caller: Caller) -> Sequence[tuple[str, Budget]] | None:

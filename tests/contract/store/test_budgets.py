@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.fixtures.plans import rows_read
 from tests.fixtures.store_rig import PRICE, StoreRig
 
 from giornata.control.attempts.ending.complete import complete
@@ -337,6 +338,46 @@ def test_project_spending_is_one_row_however_many_attempts_live(rig: StoreRig) -
         sa.event.remove(sa.Engine, "after_cursor_execute", note)
     assert [each.total_micro_usd for each in spent] == [12 * 10 * PER_S] * 2
     assert max(rows) == {"sqlite": -1, "postgresql": 1}[rig.store.dialect_name]  # SQLite does not count them
+
+
+def test_what_ended_lately_costs_one_project_what_it_costs_all_together(rig: StoreRig) -> None:
+    """Attempts of one project are looked up, those of all are read in the order of their starts."""
+    for _ in range(6):
+        rig.add_job(joint_key="key")
+    long, *others = (rig.lease(1 + number // 4, joint_key="key") for number in range(6))
+    for number, lease in enumerate(others):
+        rig.clock.advance_s(7 + number)
+        for each in (long, *others[number:]):
+            beat(rig, each)
+        complete(rig.ctx, lease.attempt_id, CompleteAttempt(step=1))
+    rig.clock.advance_s(30)
+    beat(rig, long)
+    for ended in (False, True):
+        if ended:
+            complete(rig.ctx, long.attempt_id, CompleteAttempt(step=1))
+        with rig.ctx.store.read() as tx:
+            one, every = (tx.spending.unsettled(each, since_ms=0, month_ms=0) for each in (ROOT_PROJECT, None))
+            again = tx.spending.settled(None, from_ms=0, before_ms=rig.clock.now_ms() + 1, month_ms=0)
+        assert one == every
+        assert (again == every) is ended
+    alone_s = sum(7 + number for number in range(5)) + 30
+    assert alone_s * PER_S <= every.total_micro_usd < 2 * alone_s * PER_S, "two nodes, each paid once"
+
+
+def test_spending_of_all_reads_ten_times_the_rows_for_ten_times_the_attempts_on_a_node(rig: StoreRig) -> None:
+    if rig.store.dialect_name == "sqlite":
+        pytest.skip("it does not say how many rows a statement reads")
+
+    def read(attempts_more: int) -> int:
+        for _ in range(attempts_more):
+            rig.add_job()
+            lease = rig.lease(1)
+            rig.clock.advance_s(1)
+            complete(rig.ctx, lease.attempt_id, CompleteAttempt(step=1))
+        return sum(rows_read(rig.store, lambda tx: tx.spending.unsettled(None, since_ms=0, month_ms=0)))
+
+    few = read(10)
+    assert read(90) <= 12 * few
 
 
 def test_a_beat_of_a_job_without_a_budget_asks_no_more_than_before(rig: StoreRig) -> None:

@@ -1,10 +1,12 @@
 """The billed time of the last day by its use: what the loop adds up is what the costs say."""
 
+import pytest
 from tests.contract.store.test_costs import ROOT, a_life, add_instance, during, listed
 from tests.fixtures.store_rig import StoreRig
 
 from giornata.control.monitoring import read_gauges
 from giornata.control.ports.user_queries.money_store import FleetTime
+from giornata.control.projects import fleet_time
 from giornata.control.projects.fleet_time import DAY_MS, HOUR_MS, SETTLES_MS, sum_fleet_time
 
 PARTS = ("startup", "useful", "lost", "at_risk", "idle")
@@ -60,3 +62,22 @@ def test_hours_are_made_good_after_the_servers_were_away(rig: StoreRig) -> None:
     listed(rig)
     sum_fleet_time(rig.ctx)
     assert time_of(rig)["spot"].billed_ms == 5 * HOUR_MS + SETTLES_MS + 60_000
+
+
+def test_loop_that_took_long_leaves_its_server_alone_for_a_while(
+    rig: StoreRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to_hour(rig)
+    add_instance(rig)
+    monkeypatch.setattr(fleet_time, "RESTS", 10**9)
+    sum_fleet_time(rig.ctx)
+    rests_ms = len(rig.ctx.memory.fleet_time_rests)
+    assert rests_ms > HOUR_MS
+    rig.clock.advance_s(60)
+    listed(rig)
+    sum_fleet_time(rig.ctx)
+    assert time_of(rig) == {}, "it rests"
+    rig.clock.advance_s(rests_ms / 1000)
+    listed(rig)
+    sum_fleet_time(rig.ctx)
+    assert time_of(rig)["spot"].billed_ms > HOUR_MS

@@ -1,11 +1,15 @@
 """The operator's gauges, on both databases."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+
 import pytest
 import sqlalchemy as sa
 from tests.fixtures.contexts import ManualClock
 from tests.fixtures.picture_rig import PictureRig
 from tests.fixtures.store_rig import StoreRig
 
+from giornata.control import monitoring
 from giornata.control.access.authenticate import authenticate
 from giornata.control.access.install import install
 from giornata.control.access.keys import create_key
@@ -18,7 +22,7 @@ from giornata.control.jobs.stop_job import cancel
 from giornata.control.jobs.submission.submit import submit
 from giornata.control.monitoring import read_gauges
 from giornata.control.pictures.settle_order import settle_orders
-from giornata.control.ports.node_queries.gauges import PictureGauges
+from giornata.control.ports.node_queries.gauges import Gauges, PictureGauges
 from giornata.control.projects.set_budget import change_job
 from giornata.domain.generation.picture import PictureState
 from giornata.domain.jobs.reasons import Reason
@@ -27,6 +31,24 @@ from giornata.protocol.node.work import Claim, CompleteAttempt, Heartbeat, NodeI
 from giornata.protocol.project.admin import ROOT_PROJECT, CreateKey, NodeState, Scope
 from giornata.store import schema
 from giornata.store.schema import attempts
+
+
+def test_threads_that_ask_at_once_read_the_gauges_once(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    admin, readings, may_end = authenticate(ctx, install(ctx) or ""), [], threading.Event()
+
+    def slow(of: Context) -> Gauges:
+        readings.append(threading.get_ident())
+        may_end.wait(10)
+        return read_gauges(of)
+
+    monkeypatch.setattr(monitoring, "read_gauges", slow)
+    with ThreadPoolExecutor(4) as threads:
+        asked = [threads.submit(monitoring.read_installation, ctx, admin) for _ in range(4)]
+        wait(asked, timeout=0.3)  # all of them have begun
+        may_end.set()
+        found = [each.result(10) for each in asked]
+    assert len(readings) == 1
+    assert all(each is found[0] for each in found)
 
 
 def test_an_empty_installation_is_all_zero(ctx: Context) -> None:

@@ -217,6 +217,23 @@ def test_the_loops_read_what_is_there_and_not_what_was(aged: Database, name: str
     assert {index for index in indexes if found(text, index)} == indexes, text
 
 
+NODES: dict[str, Ask] = {
+    "a page of nodes": lambda tx: tx.job_reads.nodes(
+        project_id=None, seen_since_ms=SINCE_MS, before=None, limit=100, most_bytes=10**6
+    ),
+    "nodes by state": lambda tx: tx.gauges.now(seen_since_ms=SINCE_MS),
+}
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_who_took_the_place_of_a_node_is_found_by_its_name(aged: Database, name: str) -> None:
+    """And not among all nodes that were seen after it."""
+    text = plans(aged, NODES[name])
+    newer = [line for line in text.splitlines() if found(line, "ix_nodes_name") or "newer" in line]
+    assert newer, text
+    assert all(found(line, "ix_nodes_name") for line in newer), text
+
+
 def test_a_statement_without_an_index_is_seen_here(aged: Database) -> None:
     """The proof that these tests could fail."""
     unindexed = sa.text("SELECT id FROM nodes WHERE device = 'none'")

@@ -109,6 +109,7 @@ class ProcessCache:
         self._standing: dict[str, range] = {}  # when those who stay were found good, by id
         self._generation = 0
         self._mtbi: tuple[float, int] | None = None
+        self.gauges_lock = threading.Lock()  # held while the gauges are read and remembered
         self._gauges: tuple[Gauges, int] | None = None
         self._settled: dict[str | None, Settled] = {}
         self._refutations: tuple[tuple[int, int], int] | None = None
@@ -123,6 +124,7 @@ class ProcessCache:
         self._settled_orders: dict[str, int] = {}
         self._base_queues: dict[str | None, tuple[Sequence[BaseQueue], int]] = {}
         self._leases: dict[str, tuple[Mapping[PictureKey, str], int]] = {}
+        self.fleet_time_rests = range(0)  # while the loop `fleet-time`, which alone writes it, does not add up
         # How far each live attempt was when, by its id. Only the loop `stragglers` reads and writes them.
         self.trails: dict[str, Trail] = {}
 
@@ -198,7 +200,7 @@ class ProcessCache:
         return found[0] if found is not None and 0 <= at_ms - found[1] < kept_ms else None
 
     def remember_gauges(self, gauges: Gauges, *, at_ms: int) -> None:
-        """Remember the gauges of the installation; of two threads that read them at once the later wins."""
+        """Remember the gauges of the installation."""
         self._gauges = (gauges, at_ms)
 
     def settled(self, project_id: str | None) -> Settled | None:

@@ -1,5 +1,6 @@
 """The billed time of the last day by its use. A loop adds it up by the hour: no page reads a day's attempts."""
 
+import time
 from collections.abc import Sequence
 
 from giornata.control.context import Context
@@ -13,11 +14,15 @@ EVERY_S = 60.0
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 SETTLES_MS = 600_000
 """An hour is added up again until so long after its end: nodes report their last steps late."""
+RESTS = 50
+"""The loop rests so many times as long as it took, if that is longer than its period: requests wait meanwhile."""
 
 
 def sum_fleet_time(ctx: Context) -> None:
     """Add up the hours that are not settled, at most a day of them, each in a transaction of its own."""
-    now_ms = ctx.clock.now_ms()
+    now_ms, began_s = ctx.clock.now_ms(), time.perf_counter()
+    if now_ms in ctx.memory.fleet_time_rests:
+        return
     settled_ms = _hour_of(now_ms - SETTLES_MS)
     with ctx.store.read() as tx:
         known_ms = tx.costs.last_fleet_hour_ms()
@@ -27,6 +32,8 @@ def sum_fleet_time(ctx: Context) -> None:
             found = _of_hour(tx, Interval(from_ms=hour_ms, to_ms=min(hour_ms + HOUR_MS, now_ms)))
         with ctx.store.begin() as tx:
             tx.costs.keep_fleet_time({hour_ms: found}, kept_since_ms=now_ms - DAY_MS - HOUR_MS)
+    rests_s = RESTS * (time.perf_counter() - began_s)
+    ctx.memory.fleet_time_rests = range(now_ms, now_ms + round((rests_s - EVERY_S) * 1000))
 
 
 def last_day(tx: Transaction, *, at_ms: int) -> Sequence[FleetTime]:

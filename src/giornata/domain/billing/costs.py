@@ -10,6 +10,7 @@ first n parts together are what n parts cost, rounded half up. So the parts add 
 off by less than two micro-dollars for each interval. Milliseconds are dealt out alike.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -168,18 +169,23 @@ def _ready_ms(bill: Bill, stays: Sequence[BilledAttempt]) -> int | None:
 
 def _shares(whole: Interval, stays: Sequence[BilledAttempt]) -> list[Fraction]:
     """Milliseconds within the whole that each stay has, shared where they overlap."""
-    lives = [[_within(whole, interval) for interval in stay.intervals] for stay in stays]
-    changes = sorted({at for life in lives for part in life for at in (part.from_ms, part.to_ms)})
-    shares = [Fraction(0) for _ in stays]
-    for from_ms, to_ms in pairwise(changes):
-        there = [
-            number
-            for number, life in enumerate(lives)
-            if any(part.from_ms <= from_ms and to_ms <= part.to_ms for part in life)
-        ]
-        for number in there:
-            shares[number] += Fraction(to_ms - from_ms, len(there))
-    return shares
+    ends, begins = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+    for number, stay in enumerate(stays):
+        for part in (_within(whole, interval) for interval in stay.intervals):
+            if part.from_ms < part.to_ms:
+                begins[part.from_ms].append(number)
+                ends[part.to_ms].append(number)
+    alone_ms, shared_ms = [0] * len(stays), [Fraction(0)] * len(stays)
+    there: set[int] = set()
+    for from_ms, to_ms in pairwise(sorted({*begins, *ends})):
+        there.difference_update(ends[from_ms])
+        there.update(begins[from_ms])
+        if len(there) == 1:  # the usual case, without fractions
+            alone_ms[next(iter(there))] += to_ms - from_ms
+        else:
+            for number in there:
+                shared_ms[number] += Fraction(to_ms - from_ms, len(there))
+    return [alone + shared for alone, shared in zip(alone_ms, shared_ms, strict=True)]
 
 
 def _within(whole: Interval, part: Interval) -> Interval:
@@ -194,7 +200,8 @@ def _weights(stays: Sequence[BilledAttempt], shares: Sequence[Fraction]) -> list
         of, before_ms = stay.seconds, min(stay.preparation_ms, stay.seconds.useful_ms)
         known = (before_ms, of.useful_ms - before_ms, of.lost_ms, of.at_risk_ms)
         for place, value in enumerate(known if sum(known) else (0, 0, 1, 0)):
-            weights[place] += share * Fraction(value, sum(known) or 1)
+            if value:
+                weights[place] += share * Fraction(value, sum(known) or 1)
     return weights
 
 

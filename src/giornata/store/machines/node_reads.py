@@ -35,8 +35,6 @@ def replaced() -> sa.ColumnElement[bool]:
         _newer.c.machine_id == nodes.c.machine_id,
         _newer.c.name == nodes.c.name,
         _newer.c.first_seen_at_ms > nodes.c.last_seen_at_ms,
-        # It follows, and has an index.
-        _newer.c.last_seen_at_ms > nodes.c.last_seen_at_ms,
     )
 
 

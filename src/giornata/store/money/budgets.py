@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -56,7 +57,7 @@ class Spending(Queries, money_store.Spending):
     def of_jobs(self, job_ids: Sequence[str]) -> Mapping[str, int]:
         spent = dict.fromkeys(job_ids, 0)
         for some in _slices(job_ids):
-            for job_id, amount in self._spent([ledger.c.job_id.in_(some)], month_ms=EVER_MS):
+            for job_id, amount in self._spent([_each_looked_up(ledger.c.job_id.in_(some))], month_ms=EVER_MS):
                 spent[job_id] += amount.total_micro_usd
         return spent
 
@@ -71,13 +72,13 @@ class Spending(Queries, money_store.Spending):
 
     def settled(self, project_id: str | None, *, from_ms: int, before_ms: int, month_ms: int) -> Spent:
         ended = (attempts.c.ended_at_ms >= from_ms) & (attempts.c.ended_at_ms < before_ms)
-        lived = sa.select(attempts.c.node_id, attempts.c.started_at_ms, ENDED_MS.label("ended_ms")).where(ended)
-        shared = attempts.c.id.in_(ever_shared(lived.cte("lived")))
-        return self._of_project(project_id, [ended], month_ms=month_ms, shared=shared)
+        return self._of_project([_swept(ended & _paid_by(project_id))], month_ms=month_ms)
 
     def unsettled(self, project_id: str | None, *, since_ms: int, month_ms: int) -> Spent:
-        conditions = [attempts.c.ended_at_ms >= since_ms, LIVE]
-        return self._of_project(project_id, conditions, month_ms=month_ms)
+        ended, mine = attempts.c.ended_at_ms >= since_ms, _paid_by(project_id)
+        # Heartbeats ask for one project. All projects together may have ended many attempts on each node.
+        lately = _swept(ended) if project_id is None else _each_looked_up(ended & mine)
+        return self._of_project([lately, _each_looked_up(LIVE & mine)], month_ms=month_ms)
 
     def reserved(self, project_id: str, *, but: str | None = None) -> int:
         mine = RESERVED & (jobs.c.project_id == project_id)
@@ -90,43 +91,24 @@ class Spending(Queries, money_store.Spending):
         spent = self.of_jobs([job_id for job_id in aside if job_id is not None])
         return sum(reserved - min(spent.get(job_id, 0), reserved) for job_id, reserved in aside.items())
 
-    def _of_project(
-        self,
-        project_id: str | None,
-        conditions: Sequence[sa.ColumnElement[bool]],
-        *,
-        month_ms: int,
-        shared: sa.ColumnElement[bool] | None = None,
-    ) -> Spent:
-        own = (jobs.c.kind == CANARY_KIND) | jobs.c.billed_to.is_not(None)
-        platforms = sa.exists().where(jobs.c.id == ledger.c.job_id, own)
-        # Canaries and audits are paid by the operator's project, and are on nobody's budget.
-        mine = sa.true() if project_id is None else (ledger.c.project_id == project_id) & ~platforms
-        conditions = [mine & condition for condition in conditions]
-        # One row of sums for each condition: a large fleet has thousands of live attempts.
-        found = self._spent(conditions, month_ms=month_ms, shared=shared, job_id=sa.literal(""))
+    def _of_project(self, parts: Sequence["_Attempts"], *, month_ms: int) -> Spent:
+        # One row of sums for each part: a large fleet has thousands of live attempts.
+        found = self._spent(parts, month_ms=month_ms, job_id=sa.literal(""))
         return sum((amount for _, amount in found), Spent())
 
     def _spent(
-        self,
-        conditions: Sequence[sa.ColumnElement[bool]],
-        *,
-        month_ms: int,
-        shared: sa.ColumnElement[bool] | None = None,
-        job_id: sa.ColumnElement[Any] = ledger.c.job_id,
+        self, parts: Sequence["_Attempts"], *, month_ms: int, job_id: sa.ColumnElement[Any] = ledger.c.job_id
     ) -> Iterable[tuple[str, Spent]]:
-        """Yield (job, spending) of the attempts that one of the conditions holds for, of which no two hold for the
-        same attempt; a job may come more than once.
+        """Yield (job, spending) of the attempts of the parts, which have none in common; a job may come more than
+        once.
 
-        `shared` finds all attempts that were not alone on their nodes at once; without it each is looked up. A
-        constant as `job_id` adds those together that were alone.
+        A constant as `job_id` adds those together that were alone.
         """
-        # A part of the statement for each condition: each has an index of its own.
-        alone = [_alone(each & (ALONE if shared is None else ~shared), month_ms, job_id) for each in conditions]
+        # A part of the statement for each: each has an index of its own.
+        alone = [_alone(each.alone, month_ms, job_id) for each in parts]
         for job, amount, before in self._connection.execute(_together(alone)):
             yield job, Spent(total_micro_usd=int(amount), month_micro_usd=int(amount) - int(before))
-        others = conditions if shared is None else [each & shared for each in conditions]
-        pairs = [part for condition in others for part in _beside(condition)]
+        pairs = [statement for each in parts for statement in _beside(each.shared)]
         yield from self._shared(self._connection.execute(_together(pairs)).all(), month_ms=month_ms)
 
     def _shared(self, rows: Sequence[Any], *, month_ms: int) -> Iterable[tuple[str, Spent]]:
@@ -141,6 +123,37 @@ class Spending(Queries, money_store.Spending):
 
 
 _JOINED = ledger.join(attempts, attempts.c.id == ledger.c.attempt_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attempts:
+    """Conditions on `_JOINED` of attempts that were alone on their nodes, and of those that may have shared them."""
+
+    alone: sa.ColumnElement[bool]
+    shared: sa.ColumnElement[bool]
+
+
+def _each_looked_up(condition: sa.ColumnElement[bool]) -> _Attempts:
+    """Return these attempts. Of each, those on its node are looked up: for attempts that live, or are few."""
+    return _Attempts(alone=condition & ALONE, shared=condition)
+
+
+def _swept(ended: sa.ColumnElement[bool]) -> _Attempts:
+    """Return these attempts, which have ended. Those of each node are read once, in their order, however many."""
+    lived = sa.select(attempts.c.node_id, attempts.c.started_at_ms, ENDED_MS.label("ended_ms"))
+    shared = attempts.c.id.in_(ever_shared(lived.select_from(_JOINED).where(ended).cte("lived")))
+    return _Attempts(alone=ended & ~shared, shared=ended & shared)
+
+
+def _paid_by(project_id: str | None) -> sa.ColumnElement[bool]:
+    """Return the condition of what is on this project's budget; all of the ledger for None.
+
+    Canaries and audits are paid by the operator's project, and are on nobody's budget.
+    """
+    if project_id is None:
+        return sa.true()
+    own = (jobs.c.kind == CANARY_KIND) | jobs.c.billed_to.is_not(None)
+    return (ledger.c.project_id == project_id) & ~sa.exists().where(jobs.c.id == ledger.c.job_id, own)
 
 
 def _together(parts: Sequence[sa.Select[Any]]) -> sa.Executable:

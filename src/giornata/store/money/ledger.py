@@ -195,20 +195,29 @@ class AttemptBill:
 def ever_shared(lived: sa.CTE) -> sa.Select[Any]:
     """Return the ids of attempts that shared their node, at least those among the attempts of `lived`.
 
-    `lived` has node_id, started_at_ms and ended_ms of attempts. The attempts of each node are read once, in the order
-    of their starts. One shared its node if another that began before it ends after its start, or if the next one
-    begins before its end. One that lived for no time may count as another: no share depends on it.
+    `lived` has node_id, started_at_ms and ended_ms of attempts. The attempts of each node, from the first of them to
+    the last, are read once, in the order of their starts. One shared its node if another that began before it ends
+    after its start, or if the next one begins before its end. One that lived for no time may count as another: no
+    share depends on it.
     """
-    first, last = (
-        sa.select(one).scalar_subquery()
-        for one in (sa.func.min(lived.c.started_at_ms), sa.func.max(lived.c.ended_ms))
+    # Of each node by itself: one attempt that took a month would make others' nodes be read for a month.
+    spans = (
+        sa.select(
+            lived.c.node_id,
+            sa.func.min(lived.c.started_at_ms).label("first_ms"),
+            sa.func.max(lived.c.ended_ms).label("last_ms"),
+        )
+        .group_by(lived.c.node_id)
+        .subquery("spans")
     )
-    those = sa.select(attempts.c.id, attempts.c.node_id, attempts.c.started_at_ms, ENDED_MS.label("ended_ms")).where(
-        attempts.c.node_id.in_(sa.select(lived.c.node_id)), attempts.c.started_at_ms < last
+    those = (
+        sa.select(attempts.c.id, attempts.c.node_id, attempts.c.started_at_ms, ENDED_MS.label("ended_ms"))
+        .join(spans, spans.c.node_id == attempts.c.node_id)
+        .where(attempts.c.started_at_ms < spans.c.last_ms)
     )
     # Two parts, as in `BESIDE_EACH`.
     near = sa.union_all(
-        those.where(attempts.c.ended_at_ms.is_(None)), those.where(attempts.c.ended_at_ms > first)
+        those.where(attempts.c.ended_at_ms.is_(None)), those.where(attempts.c.ended_at_ms > spans.c.first_ms)
     ).subquery("near")
     node, order = near.c.node_id, (near.c.started_at_ms, near.c.id)
     until_ms = sa.func.max(near.c.ended_ms).over(partition_by=node, order_by=order, rows=(None, -1))

@@ -49,6 +49,7 @@ nodes = Table(
     at("last_seen_at_ms"),
     Index("ix_nodes_seen", "last_seen_at_ms"),
     Index("ix_nodes_instance", "fleet", "instance_id"),
+    Index("ix_nodes_name", "name", "machine_id", "first_seen_at_ms"),  # who took the place of a node
 )
 
 node_models = Table(  # model files that a node says it has; most nodes write a row when a file comes or goes
