@@ -340,7 +340,7 @@ def test_project_spending_is_one_row_however_many_attempts_live(rig: StoreRig) -
     assert max(rows) == {"sqlite": -1, "postgresql": 1}[rig.store.dialect_name]  # SQLite does not count them
 
 
-def test_what_ended_lately_costs_one_project_what_it_costs_all_together(rig: StoreRig) -> None:
+def test_recent_spending_of_the_only_project_is_that_of_all_together(rig: StoreRig) -> None:
     """Attempts of one project are looked up, those of all are read in the order of their starts."""
     for _ in range(6):
         rig.add_job(joint_key="key")

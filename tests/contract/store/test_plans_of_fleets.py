@@ -226,7 +226,7 @@ NODES: dict[str, Ask] = {
 
 
 @pytest.mark.parametrize("name", NODES)
-def test_who_took_the_place_of_a_node_is_found_by_its_name(aged: Database, name: str) -> None:
+def test_replacement_of_a_node_is_found_by_its_name(aged: Database, name: str) -> None:
     """And not among all nodes that were seen after it."""
     text = plans(aged, NODES[name])
     newer = [line for line in text.splitlines() if found(line, "ix_nodes_name") or "newer" in line]

@@ -53,6 +53,14 @@ _COLUMNS_OF = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attempts:
+    """Conditions on `_JOINED` of attempts that were alone on their nodes, and of those that may have shared them."""
+
+    alone: sa.ColumnElement[bool]
+    shared: sa.ColumnElement[bool]
+
+
 class Spending(Queries, money_store.Spending):
     def of_jobs(self, job_ids: Sequence[str]) -> Mapping[str, int]:
         spent = dict.fromkeys(job_ids, 0)
@@ -91,13 +99,13 @@ class Spending(Queries, money_store.Spending):
         spent = self.of_jobs([job_id for job_id in aside if job_id is not None])
         return sum(reserved - min(spent.get(job_id, 0), reserved) for job_id, reserved in aside.items())
 
-    def _of_project(self, parts: Sequence["_Attempts"], *, month_ms: int) -> Spent:
+    def _of_project(self, parts: Sequence[_Attempts], *, month_ms: int) -> Spent:
         # One row of sums for each part: a large fleet has thousands of live attempts.
         found = self._spent(parts, month_ms=month_ms, job_id=sa.literal(""))
         return sum((amount for _, amount in found), Spent())
 
     def _spent(
-        self, parts: Sequence["_Attempts"], *, month_ms: int, job_id: sa.ColumnElement[Any] = ledger.c.job_id
+        self, parts: Sequence[_Attempts], *, month_ms: int, job_id: sa.ColumnElement[Any] = ledger.c.job_id
     ) -> Iterable[tuple[str, Spent]]:
         """Yield (job, spending) of the attempts of the parts, which have none in common; a job may come more than
         once.
@@ -123,14 +131,6 @@ class Spending(Queries, money_store.Spending):
 
 
 _JOINED = ledger.join(attempts, attempts.c.id == ledger.c.attempt_id)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Attempts:
-    """Conditions on `_JOINED` of attempts that were alone on their nodes, and of those that may have shared them."""
-
-    alone: sa.ColumnElement[bool]
-    shared: sa.ColumnElement[bool]
 
 
 def _each_looked_up(condition: sa.ColumnElement[bool]) -> _Attempts:
