@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tests.fixtures.plans import rows_read
 from tests.fixtures.store_rig import PRICE, StoreRig
 
 from giornata.control.attempts.ending.complete import complete
@@ -362,22 +361,6 @@ def test_recent_spending_of_the_only_project_is_that_of_all_together(rig: StoreR
         assert (again == every) is ended
     alone_s = sum(7 + number for number in range(5)) + 30
     assert alone_s * PER_S <= every.total_micro_usd < 2 * alone_s * PER_S, "two nodes, each paid once"
-
-
-def test_spending_of_all_reads_ten_times_the_rows_for_ten_times_the_attempts_on_a_node(rig: StoreRig) -> None:
-    if rig.store.dialect_name == "sqlite":
-        pytest.skip("it does not say how many rows a statement reads")
-
-    def read(attempts_more: int) -> int:
-        for _ in range(attempts_more):
-            rig.add_job()
-            lease = rig.lease(1)
-            rig.clock.advance_s(1)
-            complete(rig.ctx, lease.attempt_id, CompleteAttempt(step=1))
-        return sum(rows_read(rig.store, lambda tx: tx.spending.unsettled(None, since_ms=0, month_ms=0)))
-
-    few = read(10)
-    assert read(90) <= 12 * few
 
 
 def test_a_beat_of_a_job_without_a_budget_asks_no_more_than_before(rig: StoreRig) -> None:
