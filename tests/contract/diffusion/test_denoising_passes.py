@@ -1,5 +1,6 @@
 """ControlNets, refiners, second passes and velocities, held to diffusers' pipelines; and one pass for all rows."""
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +33,7 @@ from giornata.diffusion.sampling.decoded import control_of, mask_of, spared
 from giornata.diffusion.sampling.denoising import Denoiser
 from giornata.diffusion.sampling.picture_decoder import PictureDecoder
 from giornata.diffusion.sampling.row_schedule import RowSchedule
-from giornata.diffusion.sampling.rows import RowControl
+from giornata.diffusion.sampling.rows import DenoisingRow, RowControl
 
 
 @pytest.fixture(params=["sdxl", "sd15"])
@@ -171,27 +172,34 @@ def test_a_base_that_predicts_velocities_equals_the_pipeline(base: BaseModel, ze
     assert not torch.equal(ours, finished(base, text_row(base, wanted))[0])
 
 
-def test_a_row_with_a_longer_prompt_is_within_a_level_of_itself_alone(base: BaseModel) -> None:
-    wanted = ReferencePicture()
-    short, long = said(base, wanted), said(base, ReferencePicture(prompt="a green star"))
+def test_a_row_with_a_longer_prompt_draws_what_it_draws_alone(base: BaseModel) -> None:
+    """In 64 bits: in 32 the tiny model makes of the rounding of a batch up to five levels, on some processors."""
+    exact, wanted = _in_64_bits(base), ReferencePicture()
+    short, long = said(exact, wanted), said(exact, ReferencePicture(prompt="a green star"))
     twice = PromptEmbeds(
         prompt_LD=torch.cat([long.prompt_LD] * 2),
         pooled_P=long.pooled_P,
         negative_LD=torch.cat([long.negative_LD] * 2),
         negative_pooled_P=long.negative_pooled_P,
     )
-    rows = [text_row(base, wanted), text_row(base, wanted)]
-    rows[0].text, rows[1].text = short, twice
 
-    together = finished(base, *rows)
+    def row(text: PromptEmbeds) -> DenoisingRow:
+        found = text_row(exact, wanted)
+        found.text = text
+        return found
+
+    together = finished(exact, row(short), row(twice))
 
     for latents, text in zip(together, (short, twice), strict=True):
-        row = text_row(base, wanted)
-        row.text = text
-        levels = [
-            np.asarray(PictureDecoder(base).picture(each)).astype(int) for each in (latents, finished(base, row)[0])
-        ]
-        assert np.abs(levels[0] - levels[1]).max() <= 1
+        [alone] = finished(exact, row(text))
+        assert latents.dtype is torch.float64
+        torch.testing.assert_close(latents, alone, rtol=0, atol=1e-9)
+
+
+def _in_64_bits(base: BaseModel) -> BaseModel:
+    encoders = tuple(copy.deepcopy(encoder).double() for encoder in base.text_encoders)
+    unet, vae = (copy.deepcopy(part).double() for part in (base.unet, base.vae))
+    return replace(base, unet=unet, vae=vae, text_encoders=encoders, dtype=torch.float64)
 
 
 def test_inpainting_keeps_bytes_outside_the_mask(base: BaseModel) -> None:

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from giornata.diffusion.adapter.batched_lora import adapters_off
 from giornata.diffusion.adapter.lora import Adapters, add_adapters
@@ -158,6 +160,32 @@ def test_forward_pass_of_8_bit_layer_saves_only_8_bit_weights_and_scale_for_back
     with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t.data_ptr()), t)[1], lambda t: t):
         held(inputs.requires_grad_())
     assert set(kept) == {held.held.numbers.data_ptr(), held.held.scale.data_ptr()}
+
+
+class NamesOfOperations(TorchDispatchMode):
+    """Keeps the name of each operation of ATen that runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_backward_pass_of_8_bit_linear_layer_multiplies_as_a_plain_one_does(kind: BaseQuantization) -> None:
+    """The gradient of what was permuted has strides. As a batch of products it would round otherwise on some CPUs."""
+    original, inputs = layers("linear", torch.bfloat16)
+    held = EightBitLinear(original, kind)
+    products = []
+    for layer in (held, plain_twin(held, original)):
+        outputs = layer(inputs.clone().requires_grad_())
+        with NamesOfOperations() as operations:
+            outputs.backward(numbers(*outputs.mT.shape).to(outputs.dtype).mT)
+        products.append([name for name in operations.names if name in {"mm", "bmm", "addmm", "baddbmm", "matmul"}])
+    assert products == [["mm"], ["mm"]]
 
 
 # ---- the UNet

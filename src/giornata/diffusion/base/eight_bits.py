@@ -190,7 +190,10 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         numbers, scale = ctx.saved_tensors
         (gradient,) = gradients
-        return gradient @ widened(numbers, scale, gradient.dtype), None, None, None
+        weight = widened(numbers, scale, gradient.dtype)
+        # The product of matrices that a plain layer computes. A gradient with strides would be a batch of products.
+        rows = gradient.reshape(-1, gradient.shape[-1]) @ weight
+        return rows.view(*gradient.shape[:-1], weight.shape[-1]), None, None, None
 
 
 class _Conv2d(torch.autograd.Function):
