@@ -104,8 +104,8 @@ class DemoSettings:
             "target_modules": list(TARGETS),
             "learning_rate": 2e-3,
             "lr_scheduler": "cosine",
-            # 300 steps are fewer than Adam averages over by default. With 0.999, or twice the rate, colors depended on how
-            # a processor rounds: docs/benchmark-log.md.
+            # 300 steps are fewer than Adam averages over by default. With 0.999, or twice the rate, colors hung on
+            # how a processor rounds: docs/benchmark-log.md.
             "adam_beta2": 0.99,
             "train_batch_size": 4,
             "with_prior_preservation": True,
